@@ -1,0 +1,69 @@
+# Pagetide: build, install, test and see it work. `make` alone builds.
+CARGO ?= cargo
+CC ?= cc
+PREFIX ?= /usr/local
+DESTDIR ?=
+# How long `make soak` runs, and with which random seed.
+SECONDS ?= 60
+SEED ?= 1
+# Times `make bench-first` runs each system.
+RUNS ?= 5
+
+TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
+RELEASE := $(TARGET)/release
+TESTS := crates/cli/tests
+
+.PHONY: build install uninstall test test-full test-programs demo soak bench-first fmt lint clean toolchain
+
+build: toolchain
+	$(CARGO) build --release --workspace
+
+# Says what is missing and installs it where that can be done.
+toolchain:
+	@CARGO="$(CARGO)" ./examples/toolchain.sh
+
+install:
+	install -D -m 755 $(RELEASE)/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide
+	install -D -m 755 $(RELEASE)/pagetide-bench $(DESTDIR)$(PREFIX)/bin/pagetide-bench
+	install -D -m 755 $(RELEASE)/libpagetide_preload.so $(DESTDIR)$(PREFIX)/lib/pagetide/libpagetide_preload.so
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1
+	$(RELEASE)/pagetide man > $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide-bench $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1
+	rm -rf $(DESTDIR)$(PREFIX)/lib/pagetide
+
+# Programs that tests run under Pagetide. Those that stay missing are skipped, loudly.
+test-programs: toolchain
+	-@./examples/install-for-tests.sh redis-server=redis-server memcached=memcached openssl=openssl sqlite3=sqlite3 python3=python3 g++=g++ perl=perl
+
+test: test-programs
+	@./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
+
+# The same with real programs at their full sizes. Takes long.
+test-full: test-programs
+	@PAGETIDE_TESTS_FULL=1 ./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
+
+demo: toolchain
+	@./examples/install-for-tests.sh python3=python3
+	$(CARGO) build --release --workspace
+	@python3 examples/demo.py --pagetide $(RELEASE)/pagetide --out $(TARGET)/demo
+
+# Threads, forks and mappings under a budget that changes at random, every word verified.
+soak: build
+	$(CC) -O2 -g -pthread -Wall -I$(TESTS)/hazards '-DHAZARD="soak"' -o $(RELEASE)/soak-program $(TESTS)/programs/soak.c
+	$(RELEASE)/pagetide-bench soak --seconds $(SECONDS) --seed $(SEED) --program $(RELEASE)/soak-program
+
+# Beside kernel swap on zram. Needs root; what it changes on the machine it puts back.
+bench-first: build
+	$(RELEASE)/pagetide-bench first-numbers --runs $(RUNS) --json $(RELEASE)/first-numbers.json
+
+fmt:
+	$(CARGO) fmt --all
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+clean:
+	$(CARGO) clean

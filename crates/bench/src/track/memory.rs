@@ -1,0 +1,237 @@
+//! Plain memory to measure on, and a forked process that writes it out.
+// Mapping memory, writing to it from several threads and forking cannot be had without.
+#![allow(unsafe_code)]
+use std::io::{Error, Read as _, Result};
+use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::path::Path;
+
+use pagetide::track::snapshot::format::{BLOCK_PAGES_MAX, RegionEntry, SnapshotId};
+use pagetide::track::snapshot::sink::FileSink;
+use pagetide::track::snapshot::writer::Writer;
+use pagetide::track::{Memory, TrackError};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+use crate::content::{self, PAGE_BYTES, PAGE_WORDS};
+
+/// What the system's huge pages may do to the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HugePages {
+    /// Not here.
+    Never,
+    /// As the system decides.
+    System,
+    /// Asked for.
+    Asked,
+}
+
+/// A private anonymous mapping.
+#[derive(Debug)]
+pub struct Plain {
+    address: usize,
+    len: usize,
+}
+
+impl Plain {
+    /// Maps `len` bytes.
+    pub fn new(len: usize, huge: HugePages) -> Result<Plain> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // Huge pages need aligned memory: the kernel aligns large mappings by itself since 6.7; before, a part at either end has small pages.
+        // SAFETY: a new mapping at a place of the kernel's choice.
+        let address = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }?;
+        let advice = match huge {
+            HugePages::Never => Some(Advice::LinuxNoHugepage),
+            HugePages::System => None,
+            HugePages::Asked => Some(Advice::LinuxHugepage),
+        };
+        if let Some(advice) = advice {
+            // SAFETY: advice about our own mapping that changes no bytes.
+            unsafe { madvise(address, len, advice) }?;
+        }
+        Ok(Plain {
+            address: address as usize,
+            len,
+        })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Pages.
+    pub fn pages(&self) -> usize {
+        self.len / PAGE_BYTES
+    }
+
+    /// Its pages, as the kernel contract has them.
+    pub fn range(&self) -> pagetide_kernel::PageRange {
+        pagetide_kernel::PageRange::covering(self.address, self.len)
+    }
+
+    /// For a tracker or a snapshotter, which is dropped before this is.
+    pub fn memory(&self) -> std::result::Result<Memory, TrackError> {
+        // SAFETY: mapped as long as this lives; the callers keep to the order.
+        unsafe { Memory::mapping("data", self.address as *mut u8, self.len) }
+    }
+
+    /// Fills every page with half-compressible data.
+    pub fn populate(&self, seed: u64) {
+        for page in 0..self.pages() {
+            let words = (self.address + page * PAGE_BYTES) as *mut u64;
+            // SAFETY: within the mapping, which nobody else uses yet.
+            let words = unsafe { std::slice::from_raw_parts_mut(words, PAGE_WORDS) };
+            content::fill(seed, page, words);
+        }
+    }
+
+    /// Reads one byte of each page.
+    pub fn read_each_page(&self) {
+        for page in 0..self.pages() {
+            // SAFETY: within the mapping.
+            unsafe { ((self.address + page * PAGE_BYTES) as *const u8).read_volatile() };
+        }
+    }
+
+    /// Writes a word of `page`.
+    #[inline]
+    pub fn write(&self, page: usize, value: u64) {
+        debug_assert!(page < self.pages());
+        // SAFETY: within the mapping; writers may meet in the same word, so it is an atomic one.
+        let word = unsafe {
+            &*((self.address + page * PAGE_BYTES) as *const std::sync::atomic::AtomicU64)
+        };
+        word.store(value, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// All bytes, for a restore to write to.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the whole mapping, borrowed with it.
+        unsafe { std::slice::from_raw_parts_mut(self.address as *mut u8, self.len) }
+    }
+
+    /// The bytes of some pages. What other threads write meanwhile may be seen in part.
+    fn pages_bytes(&self, first: usize, count: usize) -> &[u8] {
+        assert!(first + count <= self.pages());
+        // SAFETY: within the mapping; used in a forked child, where nobody writes.
+        unsafe {
+            std::slice::from_raw_parts(
+                (self.address + first * PAGE_BYTES) as *const u8,
+                count * PAGE_BYTES,
+            )
+        }
+    }
+
+    /// Writes everything into a snapshot file at `path`, as the snapshotter would.
+    pub fn write_file(&self, path: &Path) -> Result<u64> {
+        let region = RegionEntry {
+            name: "data".into(),
+            address: self.address as u64,
+            pages: self.pages() as u64,
+        };
+        let sink = Box::new(FileSink::create(path)?);
+        let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
+        for first in (0..self.pages()).step_by(BLOCK_PAGES_MAX) {
+            let count = BLOCK_PAGES_MAX.min(self.pages() - first);
+            let pages: [u64; BLOCK_PAGES_MAX] = std::array::from_fn(|i| (first + i) as u64);
+            writer.put(0, &pages[..count], self.pages_bytes(first, count))?;
+        }
+        Ok(writer.finish()?.file_bytes)
+    }
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        // SAFETY: ours, and nobody uses it any more.
+        let _ = unsafe { munmap(self.address as *mut _, self.len) };
+    }
+}
+
+/// Reads a byte of page `page` of the region `data` that was restored.
+pub fn touch(restored: &pagetide::track::snapshot::lazy::Restored, page: usize) -> u8 {
+    let (address, len) = restored
+        .region("data")
+        .expect("the benchmark wrote this region");
+    assert!(page < len / PAGE_BYTES);
+    // SAFETY: within the region, which lives as long as `restored`.
+    unsafe { address.add(page * PAGE_BYTES).read_volatile() }
+}
+
+/// A child process that was forked to write the memory out.
+pub struct Child {
+    pid: rustix::process::Pid,
+    report: std::fs::File,
+}
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn _exit(code: i32) -> !;
+}
+
+impl Child {
+    /// Forks; the child writes `memory` to `path`, and tells how much memory it had for itself at the end.
+    pub fn start(memory: &Plain, path: &Path) -> Result<Child> {
+        let mut ends = [0i32; 2];
+        let (reader, writer) = rustix::pipe::pipe()?;
+        use std::os::fd::IntoRawFd as _;
+        (ends[0], ends[1]) = (reader.into_raw_fd(), writer.into_raw_fd());
+        // SAFETY: fork(2) by the C library, whose allocator stays usable in the child; the child uses this thread's state only and ends by _exit.
+        let pid = unsafe { fork() };
+        if pid == 0 {
+            // SAFETY: the child's own copy of the descriptor.
+            let pipe = unsafe { OwnedFd::from_raw_fd(ends[1]) };
+            let written = memory.write_file(path).unwrap_or(0);
+            let extra = private_bytes();
+            let mut text = [0u8; 16];
+            text[..8].copy_from_slice(&written.to_le_bytes());
+            text[8..].copy_from_slice(&extra.to_le_bytes());
+            let told = rustix::io::write(&pipe, &text).is_ok();
+            // SAFETY: ends the child without running anything else of the program.
+            unsafe { _exit(if told && written > 0 { 0 } else { 1 }) };
+        }
+        // SAFETY: both ends are fresh and ours; the writer's is closed here, so that the child's end is the last.
+        let (reader, _writer) = unsafe {
+            (
+                std::fs::File::from_raw_fd(ends[0]),
+                OwnedFd::from_raw_fd(ends[1]),
+            )
+        };
+        let pid = rustix::process::Pid::from_raw(pid).ok_or_else(Error::last_os_error)?;
+        Ok(Child {
+            pid,
+            report: reader,
+        })
+    }
+
+    /// Waits until the file is complete: its bytes, and the bytes of memory that the child did not share any more.
+    pub fn wait(mut self) -> Result<(u64, u64)> {
+        let mut text = [0u8; 16];
+        let read = self.report.read_exact(&mut text);
+        let status =
+            rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())?;
+        read?;
+        if status.is_none_or(|(_, status)| status.exit_status() != Some(0)) {
+            return Err(Error::other("the forked child could not write its file"));
+        }
+        let number =
+            |at: usize| u64::from_le_bytes(text[at..at + 8].try_into().expect("eight bytes"));
+        Ok((number(0), number(8)))
+    }
+}
+
+/// Memory of this process that no other shares.
+fn private_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
+    let field = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    };
+    let kib = field("Private_Clean:").unwrap_or(0) + field("Private_Dirty:").unwrap_or(0);
+    let tables = crate::sysfs::status_bytes(std::process::id(), "VmPTE").unwrap_or(0);
+    kib * 1024 + tables
+}

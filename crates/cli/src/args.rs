@@ -1,0 +1,233 @@
+//! The command line, declared once: parsing, help, man page and completions all come from here.
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
+use pagetide::pager::policy::Kind;
+
+use crate::commands::snapshot::SnapshotCommand;
+use crate::commands::store::StoreCommand;
+use crate::exit::Exit;
+use crate::size::Size;
+
+/// Run unmodified programs in a fixed amount of memory.
+#[derive(Debug, Parser)]
+#[command(name = "pagetide", version, max_term_width = 100, after_help = Exit::table())]
+#[command(disable_help_subcommand = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a program with at most SIZE bytes of its memory resident, the rest in a store
+    #[command(
+        long_about = RUN_ABOUT,
+        after_help = Exit::table(),
+        override_usage = "pagetide run [OPTIONS] [--] CMD [ARG]..."
+    )]
+    Run(Run),
+    /// List the governed processes
+    Ps {
+        /// Print a JSON array of statistics, in bytes and nanoseconds
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show everything known of one process
+    Stat {
+        /// Process ID, as `pagetide ps` lists it
+        pid: u32,
+        /// Print a JSON object, in bytes and nanoseconds
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change the budget of a running process; returns when the new bound holds
+    Limit {
+        /// Process ID, as `pagetide ps` lists it
+        pid: u32,
+        /// Most bytes resident: 256M, 1.5G, or a share of the memory available to the process
+        size: Size,
+        /// Give up after so many seconds; the process goes on towards the new bound
+        #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+        timeout: Duration,
+    },
+    /// Watch the governed processes, full screen
+    Top,
+    /// Examine this system: what works, what does not, and the line that mends it
+    Doctor {
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Look at snapshot files, check, compare and merge them
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
+    /// Look at the servers of remote stores, measure them, and clear up after dead runs
+    #[command(subcommand)]
+    Store(StoreCommand),
+    /// Keep the pages of files in memory, from the moment anyone touches them
+    #[command(long_about = LOCK_ABOUT)]
+    Lock(Lock),
+    /// Show which pages of files are in memory and locked
+    Residency {
+        /// Print a JSON object, sizes in bytes
+        #[arg(long)]
+        json: bool,
+        /// Files, or directories with everything below them
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Show what a process has locked, by mapping
+    Locks {
+        /// Process ID
+        pid: u32,
+        /// Print a JSON object, sizes in bytes
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure Pagetide beside its peers: hands over to pagetide-bench
+    #[command(disable_help_flag = true)]
+    Bench {
+        /// What pagetide-bench is to do; --help lists it
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Print a completion script
+    Completions {
+        /// The shell to complete in
+        shell: Shell,
+    },
+    /// Print the man page
+    #[command(hide = true)]
+    Man,
+}
+
+/// Reads a number of bytes, with a unit or without.
+fn bytes(text: &str) -> Result<u64, String> {
+    pagetide_store::parse_size(text).map_err(|error| error.to_string())
+}
+
+/// Reads a number of seconds, with a fraction or without.
+fn seconds(text: &str) -> Result<Duration, String> {
+    text.parse::<f64>()
+        .ok()
+        .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+        .filter(|time| *time >= Duration::from_millis(1) && *time <= Duration::from_secs(86_400))
+        .ok_or_else(|| {
+            format!(
+                "'{text}' is not a time; expected seconds such as 30 or 0.5, at most a day (86400)"
+            )
+        })
+}
+
+const LOCK_ABOUT: &str = "\
+Keep the pages of files in memory, from the moment anyone touches them.
+
+On fault (the usual mode) nothing is read: a page is locked once some process has brought it into the page cache, \
+looked for ten times a second. With --mode now everything is read and locked first. The locks end with the command.
+
+What --access reads ahead of those who touch the file: adaptive, parts that are touched densely or in order; sequential, 2 MiB \
+and more after every touch; random and normal, nothing beyond what the toucher's own system calls read.";
+
+/// Options of `lock`.
+#[derive(Debug, Args)]
+pub struct Lock {
+    /// When pages are locked: as someone touches them, or all of them at once
+    #[arg(long, value_enum, default_value = "on-fault")]
+    pub mode: LockMode,
+    /// What to read ahead of those who touch the files
+    #[arg(long, value_enum, default_value = "adaptive")]
+    pub access: LockAccess,
+    /// This part of each file: OFFSET:LENGTH, such as 0:64M; the offset a multiple of 4096
+    #[arg(long, value_name = "OFF:LEN", value_parser = crate::commands::lock::parts::parse_range)]
+    pub range: Option<(u64, u64)>,
+    /// Go on in the background once everything is set up; prints the process ID
+    #[arg(long, conflicts_with = "hold_for")]
+    pub daemon: bool,
+    /// End after this time: 30 (seconds), 10m, 2h, 1d
+    #[arg(long = "for", id = "hold_for", value_name = "DURATION", value_parser = crate::commands::lock::parts::parse_duration)]
+    pub hold_for: Option<Duration>,
+    /// Internal: this is the background process
+    #[arg(long, hide = true)]
+    pub in_background: bool,
+    /// Files, or directories with everything below them
+    #[arg(required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// When pages are locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LockMode {
+    /// When they are touched
+    OnFault,
+    /// At once
+    Now,
+}
+
+/// How files are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum LockAccess {
+    /// As seen
+    Adaptive,
+    /// Single pages
+    Random,
+    /// In order
+    Sequential,
+    /// As the kernel sees fit
+    Normal,
+}
+
+const RUN_ABOUT: &str = "\
+Run a program with at most SIZE bytes of its memory resident, the rest in a store.
+
+Governed is the anonymous private memory of the program and of every process it starts, each with \
+this budget. Not governed are stacks, file mappings, shared memory and Pagetide's own memory, nor \
+programs among them that are statically linked or gain privilege.
+
+The program keeps its standard descriptors, directory, terminal and signals; signals sent to \
+pagetide go on to it.";
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub struct Run {
+    /// Most bytes resident: 256M, 1.5G, or a share of the memory available to this process
+    #[arg(long, value_name = "SIZE", default_value = "75%")]
+    pub resident: Size,
+    /// Where pages go that are not resident: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET, memcached://HOST,HOST ... (docs/stores.md)
+    #[arg(long, value_name = "URI", default_value = "ram:")]
+    pub store: String,
+    /// At exit, write one JSON object a process to FILE, or to stdout for -
+    #[arg(long, value_name = "FILE|-")]
+    pub stats: Option<PathBuf>,
+    /// Govern only mappings larger than SIZE, such as a virtual machine's memory; the rest stays as it is
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    pub only_mappings_over: Option<u64>,
+    /// Instead of a budget: the program's memory never goes to swap. on-fault locks it as it is touched, now all of it, reservations and stacks included
+    #[arg(long, value_enum, value_name = "WHEN", conflicts_with_all = ["resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over"])]
+    pub lock: Option<LockMode>,
+    /// Say nothing on stderr except errors
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// At exit, draw resident memory against the budget and the fault rate over time to FILE, as SVG
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+    /// Record the faults of the program, not of processes it starts, to FILE for `pagetide bench policy`; at most 16 Mi of them
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+    /// Which pages go first: s3fifo (pages that come back soon are kept longer) or fifo
+    #[arg(long, value_name = "POLICY", default_value = Kind::default().name())]
+    pub policy: Kind,
+    /// The program and its arguments
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
+    pub command: Vec<OsString>,
+}

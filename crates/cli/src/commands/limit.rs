@@ -1,0 +1,54 @@
+//! `pagetide limit`: change the budget of a running process, and return when the new bound holds.
+use std::time::Duration;
+
+use pagetide::report::Request;
+
+use crate::control;
+use crate::exit::{Exit, Failure};
+use crate::governed::Governed;
+use crate::memory;
+use crate::size::{Bytes, Size};
+
+/// Beyond the time the process has for the change, for its answer to arrive.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Sets the budget of process `pid`.
+pub fn limit(pid: u32, size: Size, timeout: Duration) -> Result<u8, Failure> {
+    let process = super::find(pid)?;
+    let bytes = bytes_for(&process, size);
+    let statistics = set(&process, bytes, timeout).map_err(|why| {
+        Failure::new(
+            Exit::Failed,
+            format!(
+                "process {pid}: the budget of {} does not hold: {why}",
+                Bytes(bytes)
+            ),
+        )
+    })?;
+    eprintln!(
+        "pagetide: process {pid}: budget {}, resident {}",
+        Bytes(statistics.budget_bytes),
+        Bytes(statistics.resident_bytes)
+    );
+    Ok(Exit::Ok.code())
+}
+
+/// The bytes `size` means for a process: a share is of what is available to it, what it has resident included.
+pub fn bytes_for(process: &Governed, size: Size) -> u64 {
+    let available = memory::available_to(&process.pid.to_string());
+    size.resolve(available.saturating_add(process.reading.statistics.resident_bytes))
+}
+
+/// Asks a process to take a new budget.
+pub fn set(
+    process: &Governed,
+    bytes: u64,
+    timeout: Duration,
+) -> Result<pagetide::report::Statistics, control::ControlError> {
+    let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+    control::ask(
+        &process.socket,
+        &Request::Limit { bytes, timeout_ms },
+        timeout.saturating_add(ANSWER_PATIENCE),
+    )
+}

@@ -1,0 +1,45 @@
+//! `pagetide ps`: the governed processes.
+use crate::exit::{Exit, Failure};
+use crate::governed::{self, printable};
+use crate::size::{Bytes, Count, Nanoseconds};
+use crate::table::Table;
+
+/// Commands are cut to this many characters.
+const COMMAND_CHARS_MAX: usize = 40;
+
+/// Lists the living governed processes.
+pub fn ps(json: bool) -> Result<u8, Failure> {
+    let processes = governed::all();
+    if json {
+        let all: Vec<_> = processes
+            .iter()
+            .map(|process| &process.reading.statistics)
+            .collect();
+        super::print_json(&all)?;
+        return Ok(Exit::Ok.code());
+    }
+    let mut table = Table::new(
+        &[
+            "PID", "RESIDENT", "BUDGET", "MANAGED", "STORE", "FAULTS", "P99", "COMMAND",
+        ],
+        &[7],
+    );
+    for process in &processes {
+        let s = &process.reading.statistics;
+        table.push(vec![
+            process.pid.to_string(),
+            Bytes(s.resident_bytes).to_string(),
+            Bytes(s.budget_bytes).to_string(),
+            Bytes(s.managed_bytes).to_string(),
+            Bytes(s.store_bytes).to_string(),
+            Count(s.faults as f64).to_string(),
+            Nanoseconds(s.fault_latency_ns.p99).to_string(),
+            printable(&s.command)
+                .chars()
+                .take(COMMAND_CHARS_MAX)
+                .collect(),
+        ]);
+    }
+    super::print(&table.to_string())?;
+    Ok(Exit::Ok.code())
+}

@@ -1,0 +1,104 @@
+//! `pagetide stat`: everything known of one process.
+use std::time::Duration;
+
+use pagetide::report::{Request, Statistics};
+
+use crate::control;
+use crate::exit::{Exit, Failure};
+use crate::governed::printable;
+use crate::size::{Bytes, Count, Nanoseconds};
+
+/// How long a process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Shows the statistics of process `pid`: its own answer, or its ledger when it does not answer.
+pub fn stat(pid: u32, json: bool) -> Result<u8, Failure> {
+    let process = super::find(pid)?;
+    let statistics =
+        control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {
+            eprintln!("pagetide: process {pid}: {error}; showing its ledger");
+            process.reading.statistics
+        });
+    if json {
+        super::print_json(&statistics)?;
+    } else {
+        super::print(&describe(&statistics))?;
+    }
+    Ok(Exit::Ok.code())
+}
+
+/// The statistics, a line a topic.
+fn describe(s: &Statistics) -> String {
+    let share = 100.0 * s.resident_bytes as f64 / s.budget_bytes.max(1) as f64;
+    let latency = &s.fault_latency_ns;
+    let lines = [
+        ("process", format!("{} {}", s.pid, printable(&s.command))),
+        ("running", format!("{:.1} s", s.wall_seconds)),
+        (
+            "resident",
+            format!(
+                "{} of {} ({share:.0} %), at most {}",
+                Bytes(s.resident_bytes),
+                Bytes(s.budget_bytes),
+                Bytes(s.resident_bytes_max)
+            ),
+        ),
+        (
+            "managed",
+            format!(
+                "{}, at most {}",
+                Bytes(s.managed_bytes),
+                Bytes(s.managed_bytes_max)
+            ),
+        ),
+        (
+            "store",
+            format!(
+                "{} for {} pages (ratio {:.2}), at most {}",
+                Bytes(s.store_bytes),
+                Count(s.store_pages as f64),
+                s.compression_ratio,
+                Bytes(s.store_bytes_max)
+            ),
+        ),
+        (
+            "faults",
+            format!(
+                "{}: {} zero-filled, {} fetched ({} pages in all; {} read ahead, {} of them used)",
+                Count(s.faults as f64),
+                Count(s.zero_fills as f64),
+                Count(s.fetches as f64),
+                Count(s.fetched_pages as f64),
+                Count(s.prefetched_pages as f64),
+                Count(s.prefetch_hits as f64)
+            ),
+        ),
+        (
+            "latency",
+            format!(
+                "mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
+                Nanoseconds(latency.mean),
+                Nanoseconds(latency.p50),
+                Nanoseconds(latency.p90),
+                Nanoseconds(latency.p99),
+                Nanoseconds(latency.p999),
+                Nanoseconds(latency.max)
+            ),
+        ),
+        (
+            "evictions",
+            format!(
+                "{}: {} clean drops, {} written back ({} same-filled)",
+                Count(s.evictions as f64),
+                Count(s.clean_drops as f64),
+                Count(s.writebacks as f64),
+                Count(s.same_filled as f64)
+            ),
+        ),
+        ("store errors", s.errors.to_string()),
+    ];
+    lines
+        .iter()
+        .map(|(name, value)| format!("{name:<13} {value}\n"))
+        .collect()
+}

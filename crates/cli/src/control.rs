@@ -1,0 +1,93 @@
+//! Asking a governed process over its control socket.
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use pagetide::report::{Reply, Request, Statistics};
+
+/// A reply is a few kilobytes; more than this is not one.
+const REPLY_BYTES_MAX: u64 = 1 << 20;
+
+/// Why a question was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The socket cannot be reached, or went silent.
+    #[error("no answer ({1}) on its control socket {0}; it may be stopped or have just ended")]
+    Silent(String, std::io::Error),
+    /// Something else than a reply came back.
+    #[error(
+        "its answer is not understood ({0}); launcher and program may run different versions of Pagetide"
+    )]
+    Garbled(String),
+    /// The process said no.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks one question and waits at most `patience` for the answer.
+pub fn ask(
+    socket: &Path,
+    request: &Request,
+    patience: Duration,
+) -> Result<Statistics, ControlError> {
+    let silent = |error| ControlError::Silent(socket.display().to_string(), error);
+    let mut stream = UnixStream::connect(socket).map_err(silent)?;
+    stream.set_read_timeout(Some(patience)).map_err(silent)?;
+    stream.set_write_timeout(Some(patience)).map_err(silent)?;
+    let mut line =
+        serde_json::to_vec(request).map_err(|error| ControlError::Garbled(error.to_string()))?;
+    line.push(b'\n');
+    stream.write_all(&line).map_err(silent)?;
+    let mut answer = String::new();
+    BufReader::new(stream.take(REPLY_BYTES_MAX))
+        .read_line(&mut answer)
+        .map_err(silent)?;
+    if answer.is_empty() {
+        return Err(silent(std::io::ErrorKind::UnexpectedEof.into()));
+    }
+    match serde_json::from_str(&answer) {
+        Ok(Reply::Ok { statistics }) => Ok(*statistics),
+        Ok(Reply::Error { message }) => {
+            Err(ControlError::Refused(crate::governed::printable(&message)))
+        }
+        Err(error) => Err(ControlError::Garbled(error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    fn asked(answer: &'static str) -> Result<Statistics, ControlError> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut question = String::new();
+            BufReader::new(&stream).read_line(&mut question).unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
+            question
+        });
+        let result = ask(&path, &Request::Stat, Duration::from_secs(5));
+        assert_eq!(server.join().unwrap(), "{\"op\":\"stat\"}\n");
+        result
+    }
+
+    #[test]
+    fn refusals_and_nonsense_are_told_apart() {
+        assert!(
+            matches!(asked("{\"status\":\"error\",\"message\":\"no\"}\n"), Err(ControlError::Refused(m)) if m == "no")
+        );
+        assert!(matches!(asked("what?\n"), Err(ControlError::Garbled(_))));
+        assert!(matches!(asked(""), Err(ControlError::Silent(..))));
+        let nowhere = ask(
+            Path::new("/no/such.sock"),
+            &Request::Stat,
+            Duration::from_secs(1),
+        );
+        assert!(matches!(nowhere, Err(ControlError::Silent(..))));
+    }
+}

@@ -1,0 +1,151 @@
+//! The governed processes: those recorded in a run directory, and which of them live.
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::ledger_file::{Reader, Reading};
+use crate::rundir;
+
+/// A process image that has, or had, a pager.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Governed {
+    /// The process ID in the file's name.
+    pub pid: u32,
+    /// Its control socket.
+    pub socket: PathBuf,
+    /// What its ledger says.
+    pub reading: Reading,
+}
+
+/// The process ID in a ledger file's name, `PID-START.stats`.
+fn ledger_pid(name: &str) -> Option<u32> {
+    name.strip_suffix(".stats")?.split_once('-')?.0.parse().ok()
+}
+
+/// Every process image recorded in a run directory, in the order in which they started.
+pub fn recorded(run: &Path) -> Vec<Governed> {
+    let mut reader = Reader::default();
+    let mut found: Vec<Governed> = fs::read_dir(run)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid = ledger_pid(entry.file_name().to_str()?)?;
+            let reading = reader.read(&entry.path())?;
+            Some(Governed {
+                pid,
+                socket: run.join(format!("{pid}.sock")),
+                reading,
+            })
+        })
+        .collect();
+    found.sort_by_key(|governed| (governed.reading.started_ns, governed.pid));
+    found
+}
+
+/// The living process images of a run: of images that followed each other in one process, the last.
+pub fn living(run: &Path) -> Vec<Governed> {
+    let mut last: Vec<Governed> = Vec::new();
+    for governed in recorded(run) {
+        last.retain(|earlier| earlier.pid != governed.pid);
+        last.push(governed);
+    }
+    last.retain(|governed| is_alive(governed.pid, governed.reading.started_ns));
+    last
+}
+
+/// Whether any governed process of a run lives.
+pub fn any_alive(run: &Path) -> bool {
+    !living(run).is_empty()
+}
+
+/// Every living governed process this user may see. Directories of runs that are over are removed.
+pub fn all() -> Vec<Governed> {
+    let bases = rundir::bases();
+    let mut found = Vec::new();
+    for base in &bases {
+        rundir::clean_stale(base);
+        found.extend(rundir::runs(base).iter().flat_map(|run| living(run)));
+    }
+    found.sort_by_key(|governed| governed.pid);
+    found
+}
+
+/// Whether `pid` is the process that started a pager at `started_ns`, not a later one with the same number.
+pub fn is_alive(pid: u32, started_ns: u64) -> bool {
+    // A clock tick is the grain of the kernel's start times.
+    const GRAIN_NS: u64 = 20_000_000;
+    let Some((state, start_ns)) = state_and_start(pid) else {
+        return false;
+    };
+    state != 'Z' && state != 'X' && start_ns <= started_ns.saturating_add(GRAIN_NS)
+}
+
+/// Whether `pid` is a pagetide process.
+pub fn is_launcher(pid: u32) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("pagetide"))
+        && state_and_start(pid).is_some_and(|(state, _)| state != 'Z')
+}
+
+/// State of a process, and when it started on `CLOCK_MONOTONIC`, in nanoseconds.
+pub fn state_and_start(pid: u32) -> Option<(char, u64)> {
+    use rustix::time::{ClockId, clock_gettime};
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (state, start_ticks) = parse_stat(&stat)?;
+    let now = |clock| {
+        let time = clock_gettime(clock);
+        time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    };
+    // The kernel counts from boot, time asleep included.
+    let asleep_ns = now(ClockId::Boottime).saturating_sub(now(ClockId::Monotonic));
+    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
+    Some((state, (start_ticks * tick_ns).saturating_sub(asleep_ns)))
+}
+
+/// State and start time in ticks from the text of `/proc/PID/stat`. The command's name may hold spaces and parentheses.
+fn parse_stat(stat: &str) -> Option<(char, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some((state, fields.nth(18)?.parse().ok()?))
+}
+
+/// Text from a process, fit for a terminal: control characters are shown as `?`.
+pub fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_with_a_hostile_name_is_read() {
+        let line = "12 (a) b (c) S 1 12 12 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1";
+        assert_eq!(parse_stat(line), Some(('S', 4242)));
+        assert_eq!(parse_stat("12 (a"), None);
+    }
+
+    #[test]
+    fn this_process_lives_and_its_successor_is_not_taken_for_it() {
+        let pid = std::process::id();
+        let (_, start_ns) = state_and_start(pid).unwrap();
+        assert!(is_alive(pid, start_ns));
+        assert!(is_alive(pid, start_ns + 1_000_000_000));
+        assert!(!is_alive(pid, start_ns - 1_000_000_000));
+        assert!(!is_alive(u32::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn only_ledger_files_name_a_process() {
+        assert_eq!(ledger_pid("12-99.stats"), Some(12));
+        for name in ["12.sock", "12.stats", "x-1.stats", "12-9.stats.tmp"] {
+            assert_eq!(ledger_pid(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_process_s_text_cannot_drive_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb?c");
+    }
+}

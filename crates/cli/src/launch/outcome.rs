@@ -1,0 +1,289 @@
+//! After the run: what the ledgers say, put into the statistics file, a line for a person, and the exit code.
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use pagetide::report::Statistics;
+
+use super::wait::Ended;
+use crate::exit::Exit;
+use crate::governed::{Governed, printable, recorded};
+use crate::size::{Bytes, Count, Nanoseconds};
+
+/// Everything the agents left in the run directory.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Every process image, in the order in which they started.
+    pub governed: Vec<Governed>,
+    /// Why agents could not start, each with its process ID.
+    pub refusals: Vec<(u32, String)>,
+    /// Why descendants run, or ran, without an agent, each with its process ID.
+    pub ungoverned: Vec<(u32, String)>,
+}
+
+/// The texts of the files `PID` + `suffix` in a run directory, by process ID.
+fn reasons(run: &Path, suffix: &str) -> Vec<(u32, String)> {
+    let entries = fs::read_dir(run).into_iter().flatten().flatten();
+    let mut found: Vec<(u32, String)> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name();
+            let pid = name.to_str()?.strip_suffix(suffix)?.parse().ok()?;
+            let text = fs::read(entry.path()).ok()?;
+            Some((pid, String::from_utf8_lossy(&text).trim().to_owned()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+impl Outcome {
+    /// Reads a run directory.
+    pub fn collect(run: &Path) -> Outcome {
+        Outcome {
+            governed: recorded(run),
+            refusals: reasons(run, ".refused"),
+            ungoverned: reasons(run, ".ungoverned"),
+        }
+    }
+
+    /// The launcher's exit code after `ended`: the program's own, unless it does not tell the truth about the run.
+    pub fn code(&self, ended: Ended) -> u8 {
+        if self.governed.iter().any(|process| process.reading.lost) {
+            Exit::DataLost.code()
+        } else if self
+            .refusals
+            .iter()
+            .any(|(_, reason)| reason.starts_with("store "))
+        {
+            Exit::Store.code()
+        } else if !self.refusals.is_empty() || self.agent_missing(ended) {
+            Exit::CannotPage.code()
+        } else {
+            ended.code()
+        }
+    }
+
+    /// No agent started, and the program was not ended before one could (the dynamic linker's own errors are 127).
+    fn agent_missing(&self, ended: Ended) -> bool {
+        self.governed.is_empty()
+            && self.refusals.is_empty()
+            && !matches!(ended, Ended::Exited(127) | Ended::Killed(_))
+    }
+
+    /// What has to be said on stderr, a line each; warnings only if `warnings`.
+    pub fn messages(&self, ended: Ended, warnings: bool) -> Vec<String> {
+        let mut lines = Vec::new();
+        for (pid, reason) in &self.refusals {
+            lines.push(format!(
+                "process {pid} cannot be paged: {}",
+                printable(reason)
+            ));
+        }
+        for (pid, reason) in self.ungoverned.iter().filter(|_| warnings) {
+            let reason = printable(reason);
+            lines.push(format!(
+                "process {pid} was not governed: {reason}; it ran with all the memory it asked for"
+            ));
+        }
+        for process in &self.governed {
+            let reading = &process.reading;
+            let who = format!(
+                "process {} ({})",
+                process.pid,
+                printable(&reading.statistics.command)
+            );
+            match (reading.lost, reading.message.is_empty()) {
+                (true, true) => lines.push(format!("{who}: data were lost")),
+                (true, false) => lines.push(format!("{who}: {}", printable(&reading.message))),
+                (false, false) if warnings => {
+                    lines.push(format!("{who}: {}", printable(&reading.message)))
+                }
+                _ => {}
+            }
+        }
+        if self.agent_missing(ended) {
+            lines.push(format!(
+                "the program ran without the agent, so its memory was not paged (it exited with {}); it may have been executed \
+                 without LD_PRELOAD, see `pagetide doctor`",
+                ended.code()
+            ));
+        }
+        lines
+    }
+
+    /// One JSON object a process, one a line.
+    pub fn write_statistics(&self, out: &mut dyn Write) -> io::Result<()> {
+        for process in &self.governed {
+            serde_json::to_writer(&mut *out, &process.reading.statistics)?;
+            out.write_all(b"\n")?;
+        }
+        out.flush()
+    }
+
+    /// One line for a person; `None` if nothing was paged.
+    pub fn summary(&self) -> Option<String> {
+        let all: Vec<&Statistics> = self
+            .governed
+            .iter()
+            .map(|process| &process.reading.statistics)
+            .collect();
+        let first = all.first()?;
+        let sum = |counter: fn(&Statistics) -> u64| all.iter().map(|s| counter(s)).sum::<u64>();
+        let most =
+            |counter: fn(&Statistics) -> u64| all.iter().map(|s| counter(s)).max().unwrap_or(0);
+        let mut line = match all.len() {
+            1 => "peak".to_owned(),
+            several => format!("{several} processes, largest"),
+        };
+        let _ = write!(
+            line,
+            " resident {} of {}, managed {}; {} faults",
+            Bytes(most(|s| s.resident_bytes_max)),
+            Bytes(first.budget_bytes),
+            Bytes(most(|s| s.managed_bytes_max)),
+            Count(sum(|s| s.faults) as f64),
+        );
+        if sum(|s| s.faults) > 0 {
+            let _ = write!(
+                line,
+                " (p99 {})",
+                Nanoseconds(most(|s| s.fault_latency_ns.p99))
+            );
+        }
+        let _ = write!(
+            line,
+            ", {} fetches, {} written back; store at most {}",
+            Count(sum(|s| s.fetches) as f64),
+            Count(sum(|s| s.writebacks) as f64),
+            Bytes(most(|s| s.store_bytes_max)),
+        );
+        Some(line)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger_file::Reading;
+    use nix::sys::signal::Signal;
+    use pagetide::report::Latency;
+
+    fn process(pid: u32, lost: bool, message: &str) -> Governed {
+        let statistics = Statistics {
+            pid,
+            command: "sort big".into(),
+            budget_bytes: 256 << 20,
+            resident_bytes_max: 255 << 20,
+            managed_bytes_max: 1 << 30,
+            store_bytes_max: 300 << 20,
+            faults: 123_456,
+            fetches: 100_000,
+            writebacks: 5_000,
+            fault_latency_ns: Latency {
+                p99: 45_000,
+                ..Latency::default()
+            },
+            ..Statistics::default()
+        };
+        let reading = Reading {
+            statistics,
+            lost,
+            message: message.into(),
+            started_ns: 1,
+        };
+        Governed {
+            pid,
+            socket: "".into(),
+            reading,
+        }
+    }
+
+    #[test]
+    fn the_program_s_code_is_kept_unless_the_run_went_wrong() {
+        let mut outcome = Outcome {
+            governed: vec![process(9, false, "")],
+            ..Outcome::default()
+        };
+        assert_eq!(outcome.code(Ended::Exited(42)), 42);
+        assert_eq!(outcome.code(Ended::Killed(Signal::SIGTERM)), 143);
+        assert_eq!(
+            outcome.messages(Ended::Exited(0), true),
+            Vec::<String>::new()
+        );
+        outcome.refusals.push((10, "no userfaultfd".into()));
+        assert_eq!(outcome.code(Ended::Exited(42)), 3);
+        outcome
+            .governed
+            .push(process(11, true, "page 0x1000: checksum"));
+        assert_eq!(outcome.code(Ended::Exited(42)), 5);
+        let lines = outcome.messages(Ended::Exited(0), false);
+        assert_eq!(
+            lines,
+            [
+                "process 10 cannot be paged: no userfaultfd",
+                "process 11 (sort big): page 0x1000: checksum"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_run_without_an_agent_is_told_apart_from_one_that_never_began() {
+        let none = Outcome::default();
+        assert_eq!(none.code(Ended::Exited(0)), 3);
+        assert_eq!(none.messages(Ended::Exited(0), false).len(), 1);
+        assert_eq!(none.code(Ended::Exited(127)), 127);
+        assert_eq!(none.code(Ended::Killed(Signal::SIGKILL)), 137);
+        assert_eq!(none.summary(), None);
+    }
+
+    #[test]
+    fn warnings_are_said_only_when_wanted() {
+        let outcome = Outcome {
+            governed: vec![process(9, false, "store slow")],
+            ..Outcome::default()
+        };
+        assert_eq!(
+            outcome.messages(Ended::Exited(0), true),
+            ["process 9 (sort big): store slow"]
+        );
+        assert!(outcome.messages(Ended::Exited(0), false).is_empty());
+        assert_eq!(outcome.code(Ended::Exited(0)), 0);
+    }
+
+    #[test]
+    fn the_summary_is_one_line() {
+        let mut outcome = Outcome {
+            governed: vec![process(9, false, "")],
+            ..Outcome::default()
+        };
+        assert_eq!(
+            outcome.summary().unwrap(),
+            "peak resident 255 MiB of 256 MiB, managed 1 GiB; 123 k faults (p99 45 us), 100 k fetches, 5 k written back; \
+             store at most 300 MiB"
+        );
+        outcome.governed.push(process(10, false, ""));
+        assert!(
+            outcome
+                .summary()
+                .unwrap()
+                .starts_with("2 processes, largest resident 255 MiB of 256 MiB")
+        );
+    }
+
+    #[test]
+    fn statistics_are_one_object_a_line() {
+        let outcome = Outcome {
+            governed: vec![process(9, false, ""), process(10, false, "")],
+            ..Outcome::default()
+        };
+        let mut out = Vec::new();
+        outcome.write_statistics(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<Statistics> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(lines.iter().map(|s| s.pid).collect::<Vec<_>>(), [9, 10]);
+    }
+}

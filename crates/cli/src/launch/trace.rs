@@ -1,0 +1,32 @@
+//! The file of `run --trace`: made before the program starts, cut to what was recorded after it has ended.
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use pagetide::pager::recorder;
+
+use crate::exit::{Exit, Failure};
+
+fn failure(path: &Path, error: &io::Error) -> Failure {
+    Failure::new(
+        Exit::Usage,
+        format!(
+            "--trace {}: cannot be written ({error}); expected a file you may write, on a file system",
+            path.display()
+        ),
+    )
+}
+
+/// Makes the file, or empties it; returns its absolute path.
+pub fn prepare(path: &Path) -> Result<PathBuf, Failure> {
+    File::create(path)
+        .and_then(|_| path.canonicalize())
+        .map_err(|error| failure(path, &error))
+}
+
+/// Cuts off the room that was not used; returns how many faults there was no room for.
+pub fn finish(path: &Path) -> Result<u64, Failure> {
+    let file = OpenOptions::new().read(true).write(true).open(path);
+    file.and_then(|file| recorder::cut(&file))
+        .map_err(|error| failure(path, &error))
+}

@@ -1,0 +1,107 @@
+//! Reading a process's ledger file: the counters of its pager, which outlive it.
+//!
+//! The file is copied, not mapped: its owner may cut it short at any time, which would end a reader of a mapping with SIGBUS,
+//! and root reads other users' files.
+// `Ledger` has to be filled from bytes, which no safe interface offers; the two blocks below do only that.
+#![allow(unsafe_code)]
+use std::fs::{File, OpenOptions};
+use std::mem::MaybeUninit;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide::ledger::{LEDGER_MAGIC, Ledger};
+use pagetide::report::Statistics;
+
+/// One reading of a ledger.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Reading {
+    /// The counters.
+    pub statistics: Statistics,
+    /// Data were lost in this process, and it was ended for it.
+    pub lost: bool,
+    /// What the pager had to say; empty for nothing.
+    pub message: String,
+    /// `CLOCK_MONOTONIC` when the pager started, in nanoseconds.
+    pub started_ns: u64,
+}
+
+/// A buffer that ledgers are read into.
+pub struct Reader(Box<Ledger>);
+
+impl Default for Reader {
+    fn default() -> Reader {
+        // SAFETY: a ledger is integers only, for which zero is a value.
+        Reader(Box::new(unsafe {
+            MaybeUninit::<Ledger>::zeroed().assume_init()
+        }))
+    }
+}
+
+impl Reader {
+    /// The ledger in `path`; `None` if it is not a ledger, or not yet.
+    pub fn read(&mut self, path: &Path) -> Option<Reading> {
+        let no_follow = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(no_follow.bits() as i32)
+            .open(path)
+            .ok()?;
+        self.read_file(&file)
+    }
+
+    fn read_file(&mut self, file: &File) -> Option<Reading> {
+        let ledger: *mut Ledger = &mut *self.0;
+        // SAFETY: the ledger is borrowed mutably for as long as the slice lives, has exactly this size, is initialised, and
+        // takes any bytes: it is integers only.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(ledger.cast::<u8>(), Ledger::SIZE) };
+        file.read_exact_at(bytes, 0).ok()?;
+        let ledger = &*self.0;
+        (ledger.magic.load(Relaxed) == LEDGER_MAGIC).then(|| Reading {
+            statistics: ledger.statistics(),
+            lost: ledger.lost.load(Relaxed) != 0,
+            message: ledger.message(),
+            started_ns: ledger.started_ns.load(Relaxed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_ledger_is_not_read_as_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1-1.stats");
+        let mut reader = Reader::default();
+        assert_eq!(reader.read(&path), None);
+        std::fs::write(&path, b"short").unwrap();
+        assert_eq!(reader.read(&path), None);
+        let mut bytes = vec![0; Ledger::SIZE];
+        std::fs::write(&path, &bytes).unwrap();
+        assert_eq!(reader.read(&path), None);
+        bytes[..8].copy_from_slice(&LEDGER_MAGIC.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&77u32.to_ne_bytes());
+        std::fs::write(&path, &bytes).unwrap();
+        let reading = reader.read(&path).unwrap();
+        assert_eq!((reading.statistics.pid, reading.lost), (77, false));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert_eq!(reader.read(&link), None);
+    }
+
+    #[test]
+    fn a_ledger_with_any_one_word_damaged_reads_without_panic() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1-1.stats");
+        let mut reader = Reader::default();
+        for word in 1..Ledger::SIZE / 8 {
+            let mut bytes = vec![0; Ledger::SIZE];
+            bytes[..8].copy_from_slice(&LEDGER_MAGIC.to_ne_bytes());
+            bytes[word * 8..][..8].fill(0xff);
+            std::fs::write(&path, &bytes).unwrap();
+            assert!(reader.read(&path).is_some(), "word {word}");
+        }
+    }
+}

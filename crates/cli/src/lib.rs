@@ -1,0 +1,69 @@
+//! The `pagetide` command: run a program in a fixed amount of memory, watch it, change its budget, and examine the system.
+//!
+//! [`args`] declares the command line, [`exit`] the exit codes. `run` is [`launch`]; what it needs to know first is in
+//! [`program`], [`agent`] and [`memory`]. What runs already is found by [`governed`] in the directories of [`rundir`], read
+//! from [`ledger_file`] and spoken to by [`control`].
+#![deny(unsafe_code)]
+
+pub mod agent;
+pub mod args;
+pub mod commands;
+pub mod control;
+pub mod doctor;
+pub mod exit;
+pub mod fix;
+pub mod governed;
+pub mod launch;
+pub mod ledger_file;
+pub mod memory;
+pub mod plot;
+pub mod program;
+pub mod rundir;
+pub mod size;
+pub mod table;
+pub mod top;
+
+use std::io::Write as _;
+
+use clap::Parser as _;
+
+use crate::args::{Arguments, Command};
+use crate::exit::{Exit, Failure};
+
+/// Runs the command line and returns the exit code.
+pub fn main() -> u8 {
+    let inherited = launch::inherited::Inherited::read();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let code = if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Ok
+            };
+            let _ = error.print();
+            return code.code();
+        }
+    };
+    let result = match arguments.command {
+        Command::Run(options) => launch::run(&options, &inherited),
+        Command::Ps { json } => commands::ps::ps(json),
+        Command::Stat { pid, json } => commands::stat::stat(pid, json),
+        Command::Limit { pid, size, timeout } => commands::limit::limit(pid, size, timeout),
+        Command::Top => top::top(),
+        Command::Doctor { json } => doctor::doctor(json),
+        Command::Snapshot(command) => commands::snapshot::snapshot(&command),
+        Command::Store(command) => commands::store::run(&command),
+        Command::Lock(options) => commands::lock::lock(&options),
+        Command::Residency { json, files } => commands::residency::residency(&files, json),
+        Command::Locks { pid, json } => commands::locks::locks(pid, json),
+        Command::Bench { arguments } => commands::bench::bench(&arguments),
+        Command::Completions { shell } => commands::pages::completions(shell),
+        Command::Man => commands::pages::man(),
+    };
+    result.unwrap_or_else(|failure: Failure| {
+        // A closed stderr leaves nobody to tell.
+        let _ = writeln!(std::io::stderr(), "pagetide: {failure}");
+        failure.exit.code()
+    })
+}

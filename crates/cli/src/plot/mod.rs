@@ -1,0 +1,3 @@
+//! `--plot`: resident memory against the budget over time, with the fault rate under it.
+pub mod samples;
+pub mod svg;

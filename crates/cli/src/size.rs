@@ -1,0 +1,247 @@
+//! Sizes as people write and read them: `256M`, `1.5G`, `25%`, plain bytes; powers of 1024 throughout.
+use std::fmt;
+use std::str::FromStr;
+
+/// The unit of paging, in bytes.
+pub const PAGE_BYTES: u64 = 4096;
+
+const EXPECTED: &str = "a size such as 256M, 1.5G or 1073741824 (bytes; K, M, G and T are powers of 1024), \
+                        or a share of the available memory such as 25%";
+
+/// A resident budget as given on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// So many bytes.
+    Bytes(u64),
+    /// So many millionths of the memory available.
+    Share {
+        /// 1_000_000 is all of it.
+        millionths: u32,
+    },
+}
+
+/// Why a text is not a size: names the text and what was expected.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SizeError {
+    /// Not a number with a known unit.
+    #[error("'{0}' is not a size; expected {EXPECTED}")]
+    Malformed(String),
+    /// Less than one page.
+    #[error(
+        "'{0}' is less than one page ({PAGE_BYTES} bytes); expected one page or more, such as 4K or 256M"
+    )]
+    BelowPage(String),
+    /// More than 64 bits of bytes.
+    #[error("'{0}' is more bytes than 64 bits can count; expected {EXPECTED}")]
+    TooLarge(String),
+    /// A share that is zero or more than everything.
+    #[error("'{0}' is not a share of the available memory; expected more than 0% and at most 100%")]
+    BadShare(String),
+}
+
+impl Size {
+    /// The whole pages in this size, in bytes, where `available` bytes are what a share is of. At least one page.
+    pub fn resolve(self, available: u64) -> u64 {
+        let bytes = match self {
+            Size::Bytes(bytes) => bytes,
+            Size::Share { millionths } => {
+                (u128::from(available) * u128::from(millionths) / 1_000_000) as u64
+            }
+        };
+        (bytes / PAGE_BYTES * PAGE_BYTES).max(PAGE_BYTES)
+    }
+}
+
+/// Splits a decimal number into its digits and the power of ten they are over; `None` if it is not one.
+fn decimal(text: &str) -> Option<(u128, u128)> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = format!("{whole}{fraction}");
+    if whole.is_empty() || digits.len() > 24 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    Some((digits.parse().ok()?, 10u128.pow(fraction.len() as u32)))
+}
+
+impl FromStr for Size {
+    type Err = SizeError;
+
+    fn from_str(text: &str) -> Result<Size, SizeError> {
+        let malformed = || SizeError::Malformed(text.to_owned());
+        let number_end = text
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(text.len());
+        let (number, unit) = text.split_at(number_end);
+        let (digits, scale) = decimal(number).ok_or_else(malformed)?;
+        if unit == "%" {
+            let millionths = digits * 10_000 / scale;
+            if millionths == 0 || digits > 100 * scale {
+                return Err(SizeError::BadShare(text.to_owned()));
+            }
+            return Ok(Size::Share {
+                millionths: millionths as u32,
+            });
+        }
+        let shift = match unit.to_ascii_lowercase().as_str() {
+            "" | "b" => 0,
+            "k" | "kb" | "kib" => 10,
+            "m" | "mb" | "mib" => 20,
+            "g" | "gb" | "gib" => 30,
+            "t" | "tb" | "tib" => 40,
+            _ => return Err(malformed()),
+        };
+        let bytes = digits
+            .checked_mul(1 << shift)
+            .map(|scaled| scaled / scale)
+            .and_then(|bytes| u64::try_from(bytes).ok())
+            .ok_or_else(|| SizeError::TooLarge(text.to_owned()))?;
+        if bytes < PAGE_BYTES {
+            return Err(SizeError::BelowPage(text.to_owned()));
+        }
+        Ok(Size::Bytes(bytes))
+    }
+}
+
+/// Bytes in the unit a person would choose: `4 KiB`, `256 MiB`, `1.50 GiB`.
+#[derive(Debug, Clone, Copy)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&scaled(
+            self.0 as f64,
+            1024.0,
+            &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"],
+        ))
+    }
+}
+
+/// Nanoseconds in the unit a person would choose: `850 ns`, `12.5 us`, `3.20 ms`.
+#[derive(Debug, Clone, Copy)]
+pub struct Nanoseconds(pub u64);
+
+impl fmt::Display for Nanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&scaled(self.0 as f64, 1000.0, &["ns", "us", "ms", "s"]))
+    }
+}
+
+/// A count or rate in the unit a person would choose: `950`, `12.5 k`, `3.20 M`.
+#[derive(Debug, Clone, Copy)]
+pub struct Count(pub f64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(scaled(self.0, 1000.0, &["", "k", "M", "G"]).trim_end())
+    }
+}
+
+fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    // 0.5 below the step rounds up to it.
+    while value >= step - 0.5 && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value.fract() == 0.0 || value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$} {}", units[unit])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_people_write_are_read() {
+        for (text, bytes) in [
+            ("4096", 4096),
+            ("4K", 4096),
+            ("256M", 256 << 20),
+            ("256m", 256 << 20),
+            ("256MiB", 256 << 20),
+            ("256MB", 256 << 20),
+            ("1.5G", 3 << 29),
+            ("0.5G", 1 << 29),
+            ("2T", 2 << 40),
+            ("5000", 5000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(text.parse(), Ok(Size::Bytes(bytes)), "{text}");
+        }
+        assert_eq!(
+            "25%".parse(),
+            Ok(Size::Share {
+                millionths: 250_000
+            })
+        );
+        assert_eq!(
+            "12.5%".parse(),
+            Ok(Size::Share {
+                millionths: 125_000
+            })
+        );
+        assert_eq!(
+            "100%".parse(),
+            Ok(Size::Share {
+                millionths: 1_000_000
+            })
+        );
+    }
+
+    #[test]
+    fn what_is_no_size_is_named() {
+        for text in [
+            "", "M", "-1", "-5M", "1.2.3M", ".5G", "12X", "1 G", "0x10", "1e9", "%", "25%%",
+            "\u{661}M", "1.G ",
+        ] {
+            assert_eq!(text.parse::<Size>(), Err(SizeError::Malformed(text.into())));
+        }
+        for text in ["0", "4095", "0M", "3.9K"] {
+            assert_eq!(text.parse::<Size>(), Err(SizeError::BelowPage(text.into())));
+        }
+        for text in ["18446744073709551616", "99999999999999T"] {
+            assert_eq!(text.parse::<Size>(), Err(SizeError::TooLarge(text.into())));
+        }
+        for text in ["0%", "101%", "100.01%", "99999999999%"] {
+            assert_eq!(text.parse::<Size>(), Err(SizeError::BadShare(text.into())));
+        }
+    }
+
+    #[test]
+    fn budgets_are_whole_pages_and_at_least_one() {
+        assert_eq!(Size::Bytes(5000).resolve(0), 4096);
+        assert_eq!(Size::Bytes(8192).resolve(0), 8192);
+        assert_eq!(
+            Size::Share {
+                millionths: 250_000
+            }
+            .resolve(1 << 30),
+            1 << 28
+        );
+        assert_eq!(Size::Share { millionths: 1 }.resolve(1 << 20), 4096);
+    }
+
+    #[test]
+    fn people_get_chosen_units() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1000, "1000 B"),
+            (4096, "4 KiB"),
+            (1536, "1.50 KiB"),
+            (256 << 20, "256 MiB"),
+            ((256 << 20) + 4096, "256 MiB"),
+            (3 << 29, "1.50 GiB"),
+            ((1 << 30) - 1, "1.00 GiB"),
+        ] {
+            assert_eq!(Bytes(bytes).to_string(), text);
+        }
+        assert_eq!(Nanoseconds(12_500).to_string(), "12.5 us");
+        assert_eq!(Count(12_500.0).to_string(), "12.5 k");
+        assert_eq!(Count(17.0).to_string(), "17");
+    }
+}

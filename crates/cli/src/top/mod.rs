@@ -1,0 +1,104 @@
+//! `pagetide top`: the governed processes live, full screen.
+mod state;
+mod view;
+
+use std::io::{self, IsTerminal as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::commands::limit;
+use crate::exit::{Exit, Failure};
+use crate::governed::{self, Governed};
+use crate::size::Bytes;
+use state::{Action, State};
+
+/// Time between two looks at the ledgers.
+const REFRESH: Duration = Duration::from_millis(500);
+/// How often keys and signals are looked for.
+const RESPONSE: Duration = Duration::from_millis(100);
+/// How long a process may take to reach a new budget.
+const LIMIT_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Shows the processes until the user leaves.
+pub fn top() -> Result<u8, Failure> {
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        return Err(Failure::new(
+            Exit::Failed,
+            "top needs a terminal on stdin and stdout; for a script use `pagetide ps --json`",
+        ));
+    }
+    let cannot = |error: io::Error| {
+        Failure::new(
+            Exit::Failed,
+            format!("the terminal cannot be used ({error})"),
+        )
+    };
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(cannot)?;
+    }
+    // Also restores the terminal when this process panics.
+    let mut terminal = ratatui::try_init().map_err(cannot)?;
+    let result = watch(&mut terminal, &ended);
+    ratatui::restore();
+    result.map_err(cannot)?;
+    Ok(Exit::Ok.code())
+}
+
+fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool) -> io::Result<()> {
+    let mut state = State::default();
+    let (sender, answers) = mpsc::channel::<String>();
+    let mut refreshed: Option<Instant> = None;
+    while !ended.load(Ordering::Relaxed) {
+        if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
+            let elapsed = refreshed.map_or(REFRESH, |at| at.elapsed());
+            refreshed = Some(Instant::now());
+            state.update(governed::all(), elapsed);
+        }
+        if let Some(answer) = answers.try_iter().last() {
+            state.say(answer);
+        }
+        terminal.draw(|frame| view::draw(frame, &state))?;
+        if !event::poll(RESPONSE)? {
+            continue;
+        }
+        let Event::Key(key) = event::read()? else {
+            continue;
+        };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match state.key(key) {
+            Action::None => {}
+            Action::Quit => return Ok(()),
+            Action::Limit(process, bytes) => set_limit(*process, bytes, sender.clone()),
+        }
+    }
+    Ok(())
+}
+
+/// Changes a budget on a thread of its own: the answer comes when the new bound holds.
+fn set_limit(process: Governed, bytes: u64, answers: mpsc::Sender<String>) {
+    std::thread::spawn(move || {
+        let answer = match limit::set(&process, bytes, LIMIT_PATIENCE) {
+            Ok(statistics) => format!(
+                "process {}: budget is {}",
+                process.pid,
+                Bytes(statistics.budget_bytes)
+            ),
+            Err(why) => format!(
+                "process {}: budget of {} does not hold: {why}",
+                process.pid,
+                Bytes(bytes)
+            ),
+        };
+        // The user may have left.
+        let _ = answers.send(answer);
+    });
+}

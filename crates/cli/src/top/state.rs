@@ -1,0 +1,304 @@
+//! What `top` knows and how keys change it; nothing here touches the terminal.
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use pagetide::report::Statistics;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use crate::commands::limit::bytes_for;
+use crate::governed::Governed;
+use crate::size::{Bytes, PAGE_BYTES, Size};
+
+/// Points of history kept for a process.
+const HISTORY_MAX: usize = 400;
+/// Longest text a limit can be typed in.
+const INPUT_MAX: usize = 20;
+
+/// Work done in a second.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Rates {
+    /// Faults served.
+    pub faults: f64,
+    /// Bytes read from the store.
+    pub fetched_bytes: f64,
+    /// Bytes written to the store.
+    pub written_bytes: f64,
+}
+
+impl Rates {
+    fn between(before: &Statistics, now: &Statistics, elapsed: Duration) -> Rates {
+        let per_second = |counter: fn(&Statistics) -> u64| {
+            counter(now).saturating_sub(counter(before)) as f64 / elapsed.as_secs_f64().max(1e-3)
+        };
+        Rates {
+            faults: per_second(|s| s.faults),
+            fetched_bytes: per_second(|s| s.fetched_pages) * PAGE_BYTES as f64,
+            written_bytes: per_second(|s| s.writebacks) * PAGE_BYTES as f64,
+        }
+    }
+}
+
+/// One process on the screen.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// The process as last seen.
+    pub process: Governed,
+    /// Its rates since the time before.
+    pub rates: Rates,
+    /// Faults a second, latest last.
+    pub history: VecDeque<u64>,
+}
+
+/// What a key asks for.
+#[derive(Debug, PartialEq)]
+pub enum Action {
+    /// Nothing outside the state.
+    None,
+    /// Leave.
+    Quit,
+    /// Set the budget of a process to so many bytes.
+    Limit(Box<Governed>, u64),
+}
+
+/// Everything on the screen.
+#[derive(Debug, Default)]
+pub struct State {
+    /// The processes, by process ID.
+    pub rows: Vec<Row>,
+    /// Which of them is selected.
+    pub selected: usize,
+    /// The limit being typed, when one is.
+    pub input: Option<String>,
+    /// The last answer or complaint.
+    pub message: String,
+}
+
+impl State {
+    /// Takes in the processes seen now, `elapsed` after the time before.
+    pub fn update(&mut self, processes: Vec<Governed>, elapsed: Duration) {
+        let selected_pid = self.selected_row().map(|row| row.process.pid);
+        let mut before = std::mem::take(&mut self.rows);
+        for process in processes {
+            let same = |row: &Row| {
+                row.process.pid == process.pid
+                    && row.process.reading.started_ns == process.reading.started_ns
+            };
+            let (rates, mut history) = match before.iter().position(same) {
+                Some(index) => {
+                    let row = before.swap_remove(index);
+                    let (old, new) = (&row.process.reading.statistics, &process.reading.statistics);
+                    (Rates::between(old, new, elapsed), row.history)
+                }
+                None => (Rates::default(), VecDeque::new()),
+            };
+            history.push_back(rates.faults as u64);
+            if history.len() > HISTORY_MAX {
+                history.pop_front();
+            }
+            self.rows.push(Row {
+                process,
+                rates,
+                history,
+            });
+        }
+        let kept =
+            selected_pid.and_then(|pid| self.rows.iter().position(|row| row.process.pid == pid));
+        self.selected = kept
+            .unwrap_or(self.selected)
+            .min(self.rows.len().saturating_sub(1));
+        if self.rows.is_empty() {
+            self.input = None;
+        }
+    }
+
+    /// The selected process.
+    pub fn selected_row(&self) -> Option<&Row> {
+        self.rows.get(self.selected)
+    }
+
+    /// Shows a message.
+    pub fn say(&mut self, message: String) {
+        self.message = message;
+    }
+
+    /// Takes a key.
+    pub fn key(&mut self, key: KeyEvent) -> Action {
+        if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
+            return Action::Quit;
+        }
+        if let Some(mut input) = self.input.take() {
+            match key.code {
+                KeyCode::Enter => return self.limit_typed(&input),
+                KeyCode::Esc => return Action::None,
+                KeyCode::Backspace => {
+                    input.pop();
+                }
+                KeyCode::Char(typed) if input.len() < INPUT_MAX && typed.is_ascii_graphic() => {
+                    input.push(typed)
+                }
+                _ => {}
+            }
+            self.input = Some(input);
+            return Action::None;
+        }
+        self.message.clear();
+        match key.code {
+            KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
+            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => {
+                self.selected = (self.selected + 1).min(self.rows.len().saturating_sub(1));
+            }
+            KeyCode::Char('+' | '=') => return self.limit_by(11, 10),
+            KeyCode::Char('-') => return self.limit_by(9, 10),
+            KeyCode::Char('l') if !self.rows.is_empty() => {
+                self.input = Some(String::new());
+            }
+            _ => {}
+        }
+        Action::None
+    }
+
+    /// A new limit of `over`/`under` times the budget, in whole pages, and different from it.
+    fn limit_by(&mut self, over: u128, under: u128) -> Action {
+        let Some(row) = self.selected_row() else {
+            return Action::None;
+        };
+        let budget = row.process.reading.statistics.budget_bytes;
+        let scaled = (u128::from(budget) * over / under).min(u128::from(u64::MAX)) as u64;
+        let bytes = if over > under {
+            scaled.max(budget.saturating_add(PAGE_BYTES))
+        } else {
+            scaled
+        };
+        self.ask_limit((bytes / PAGE_BYTES * PAGE_BYTES).max(PAGE_BYTES))
+    }
+
+    fn limit_typed(&mut self, input: &str) -> Action {
+        let Some(row) = self.selected_row() else {
+            return Action::None;
+        };
+        match input.parse::<Size>() {
+            Ok(size) => {
+                let bytes = bytes_for(&row.process, size);
+                self.ask_limit(bytes)
+            }
+            Err(error) => {
+                self.message = error.to_string();
+                Action::None
+            }
+        }
+    }
+
+    fn ask_limit(&mut self, bytes: u64) -> Action {
+        let Some(process) = self.selected_row().map(|row| row.process.clone()) else {
+            return Action::None;
+        };
+        self.message = format!(
+            "process {}: asked for a budget of {} ...",
+            process.pid,
+            Bytes(bytes)
+        );
+        Action::Limit(Box::new(process), bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger_file::Reading;
+
+    fn process(pid: u32, faults: u64) -> Governed {
+        let statistics = Statistics {
+            pid,
+            budget_bytes: 100 << 20,
+            faults,
+            ..Statistics::default()
+        };
+        let reading = Reading {
+            statistics,
+            started_ns: u64::from(pid),
+            ..Reading::default()
+        };
+        Governed {
+            pid,
+            socket: "".into(),
+            reading,
+        }
+    }
+
+    fn press(state: &mut State, code: KeyCode) -> Action {
+        state.key(KeyEvent::new(code, KeyModifiers::NONE))
+    }
+
+    fn limit_of(action: Action) -> (u32, u64) {
+        match action {
+            Action::Limit(process, bytes) => (process.pid, bytes),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn rates_are_per_second_and_the_selection_follows_its_process() {
+        let mut state = State::default();
+        let second = Duration::from_secs(2);
+        state.update(vec![process(1, 0), process(5, 100)], second);
+        press(&mut state, KeyCode::Down);
+        assert_eq!(state.selected_row().unwrap().process.pid, 5);
+        state.update(vec![process(1, 0), process(3, 0), process(5, 500)], second);
+        let row = state.selected_row().unwrap();
+        assert_eq!((row.process.pid, row.rates.faults), (5, 200.0));
+        assert_eq!(row.history, [0, 200]);
+        state.update(vec![process(1, 0)], second);
+        assert_eq!(state.selected_row().unwrap().process.pid, 1);
+        state.update(vec![], second);
+        assert!(state.selected_row().is_none());
+        assert_eq!(press(&mut state, KeyCode::Char('+')), Action::None);
+    }
+
+    #[test]
+    fn the_limit_goes_up_and_down_by_a_tenth_and_never_below_a_page() {
+        let mut state = State::default();
+        state.update(vec![process(7, 0)], Duration::from_secs(1));
+        let page = |bytes: u64| bytes / PAGE_BYTES * PAGE_BYTES;
+        assert_eq!(
+            limit_of(press(&mut state, KeyCode::Char('+'))),
+            (7, page(110 << 20))
+        );
+        assert_eq!(
+            limit_of(press(&mut state, KeyCode::Char('-'))),
+            (7, page(90 << 20))
+        );
+        state.rows[0].process.reading.statistics.budget_bytes = PAGE_BYTES;
+        assert_eq!(
+            limit_of(press(&mut state, KeyCode::Char('-'))).1,
+            PAGE_BYTES
+        );
+        assert_eq!(
+            limit_of(press(&mut state, KeyCode::Char('+'))).1,
+            2 * PAGE_BYTES
+        );
+    }
+
+    #[test]
+    fn a_limit_can_be_typed_corrected_and_abandoned() {
+        let mut state = State::default();
+        state.update(vec![process(7, 0)], Duration::from_secs(1));
+        press(&mut state, KeyCode::Char('l'));
+        for typed in ['6', '5', 'q'] {
+            assert_eq!(press(&mut state, KeyCode::Char(typed)), Action::None);
+        }
+        press(&mut state, KeyCode::Backspace);
+        press(&mut state, KeyCode::Backspace);
+        press(&mut state, KeyCode::Char('4'));
+        press(&mut state, KeyCode::Char('M'));
+        assert_eq!(limit_of(press(&mut state, KeyCode::Enter)), (7, 64 << 20));
+        press(&mut state, KeyCode::Char('l'));
+        press(&mut state, KeyCode::Char('x'));
+        assert_eq!(press(&mut state, KeyCode::Enter), Action::None);
+        assert!(state.message.contains("'x' is not a size"));
+        press(&mut state, KeyCode::Char('l'));
+        press(&mut state, KeyCode::Esc);
+        assert_eq!(state.input, None);
+        assert_eq!(press(&mut state, KeyCode::Char('q')), Action::Quit);
+    }
+}

@@ -1,0 +1,305 @@
+//! Drawing `top`: a line of totals, the processes, the selected one in detail, the keys. Fits 80 columns by 24 lines.
+use pagetide::report::Statistics;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style, Stylize as _};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{
+    Block, Borders, Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState,
+};
+
+use super::state::{Row, State};
+use crate::governed::printable;
+use crate::size::{Bytes, Count, Nanoseconds};
+
+/// Characters of the bar in the table.
+const BAR_CHARS: usize = 7;
+const DETAIL_LINES: u16 = 10;
+/// Below this height the detail gives way to the list.
+const DETAIL_FROM_LINES: u16 = 18;
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, state: &State) {
+    let detail = if frame.area().height >= DETAIL_FROM_LINES {
+        DETAIL_LINES
+    } else {
+        0
+    };
+    let [totals, list, selected, keys] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Min(3),
+        Constraint::Length(detail),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    frame.render_widget(totals_line(state), totals);
+    draw_list(frame, state, list);
+    if let Some(row) = state.selected_row().filter(|_| detail > 0) {
+        draw_selected(frame, row, selected);
+    }
+    frame.render_widget(keys_line(state), keys);
+}
+
+fn totals_line(state: &State) -> Line<'static> {
+    let sum = |counter: fn(&Statistics) -> u64| {
+        state
+            .rows
+            .iter()
+            .map(|row| counter(&row.process.reading.statistics))
+            .fold(0u64, u64::saturating_add)
+    };
+    let faults: f64 = state.rows.iter().map(|row| row.rates.faults).sum();
+    Line::from(vec![
+        Span::from("pagetide").bold(),
+        Span::from(format!(
+            "  {} governed   resident {} of {}   store {}   {} faults/s",
+            state.rows.len(),
+            Bytes(sum(|s| s.resident_bytes)),
+            Bytes(sum(|s| s.budget_bytes)),
+            Bytes(sum(|s| s.store_bytes)),
+            Count(faults)
+        )),
+    ])
+}
+
+fn draw_list(frame: &mut Frame<'_>, state: &State, area: Rect) {
+    if state.rows.is_empty() {
+        let hint = "No governed process. Start one: pagetide run --resident 256M -- PROGRAM";
+        frame.render_widget(
+            Paragraph::new(hint).block(Block::new().borders(Borders::TOP)),
+            area,
+        );
+        return;
+    }
+    let heading = [
+        "PID",
+        "RESIDENT/BUDGET",
+        "FAULT/s",
+        "FETCH/s",
+        "WRITE/s",
+        "P50/P99",
+        "STORE",
+        "COMMAND",
+    ];
+    let widths = [
+        Constraint::Length(7),
+        Constraint::Length(16),
+        Constraint::Length(7),
+        Constraint::Length(8),
+        Constraint::Length(8),
+        Constraint::Length(9),
+        Constraint::Length(8),
+        Constraint::Min(8),
+    ];
+    let table = Table::new(state.rows.iter().map(list_row), widths)
+        .header(
+            TableRow::new(heading)
+                .style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)),
+        )
+        .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
+        .column_spacing(1);
+    let mut selection = TableState::default().with_selected(Some(state.selected));
+    frame.render_stateful_widget(table, area, &mut selection);
+}
+
+fn list_row(row: &Row) -> TableRow<'static> {
+    let s = &row.process.reading.statistics;
+    let latency = &s.fault_latency_ns;
+    let micros = |ns: u64| {
+        Count((ns as f64 / 1000.0).round())
+            .to_string()
+            .replace(' ', "")
+    };
+    TableRow::new([
+        Cell::from(row.process.pid.to_string()),
+        Cell::from(Line::from(vec![
+            Span::styled(bar(s, BAR_CHARS), Style::new().fg(bar_color(s))),
+            Span::from(format!(" {}", Bytes(s.budget_bytes))),
+        ])),
+        Cell::from(Count(row.rates.faults.round()).to_string()),
+        Cell::from(Bytes(row.rates.fetched_bytes as u64).to_string()),
+        Cell::from(Bytes(row.rates.written_bytes as u64).to_string()),
+        Cell::from(format!("{}/{}us", micros(latency.p50), micros(latency.p99))),
+        Cell::from(Bytes(s.store_bytes).to_string()),
+        Cell::from(printable(&s.command)),
+    ])
+}
+
+fn share(s: &Statistics) -> f64 {
+    s.resident_bytes as f64 / s.budget_bytes.max(1) as f64
+}
+
+fn bar(s: &Statistics, chars: usize) -> String {
+    let full = ((share(s) * chars as f64).round() as usize).min(chars);
+    format!(
+        "{}{}",
+        "\u{2588}".repeat(full),
+        "\u{2591}".repeat(chars - full)
+    )
+}
+
+fn bar_color(s: &Statistics) -> Color {
+    match share(s) {
+        over if over > 1.0 => Color::Red,
+        near if near > 0.9 => Color::Yellow,
+        _ => Color::Green,
+    }
+}
+
+fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
+    let s = &row.process.reading.statistics;
+    let latency = &s.fault_latency_ns;
+    let title = format!(" {} {} ", row.process.pid, printable(&s.command));
+    let block = Block::new().borders(Borders::TOP).title(title);
+    let inside = block.inner(area);
+    frame.render_widget(block, area);
+    let [text, graph_title, graph] = Layout::vertical([
+        Constraint::Length(4),
+        Constraint::Length(1),
+        Constraint::Min(1),
+    ])
+    .areas(inside);
+    let lines = vec![
+        Line::from(vec![
+            Span::from("resident "),
+            Span::styled(bar(s, 24), Style::new().fg(bar_color(s))),
+            Span::from(format!(
+                " {} of {} ({:.0} %)",
+                Bytes(s.resident_bytes),
+                Bytes(s.budget_bytes),
+                100.0 * share(s)
+            )),
+        ]),
+        Line::from(format!(
+            "managed  {}   store {} for {} pages, ratio {:.2}   errors {}",
+            Bytes(s.managed_bytes),
+            Bytes(s.store_bytes),
+            Count(s.store_pages as f64),
+            s.compression_ratio,
+            s.errors
+        )),
+        Line::from(format!(
+            "faults   {}: {} zero-filled, {} fetched   evicted {}, {} clean",
+            Count(s.faults as f64),
+            Count(s.zero_fills as f64),
+            Count(s.fetches as f64),
+            Count(s.evictions as f64),
+            Count(s.clean_drops as f64)
+        )),
+        Line::from(format!(
+            "latency  p50 {}   p99 {}   p99.9 {}   max {}",
+            Nanoseconds(latency.p50),
+            Nanoseconds(latency.p99),
+            Nanoseconds(latency.p999),
+            Nanoseconds(latency.max)
+        )),
+    ];
+    frame.render_widget(Paragraph::new(lines), text);
+    let shown = row.history.len().saturating_sub(usize::from(graph.width));
+    let points: Vec<u64> = row.history.iter().skip(shown).copied().collect();
+    let most = points.iter().copied().max().unwrap_or(0);
+    frame.render_widget(
+        Line::from(format!("faults/s, at most {}", Count(most as f64))).dim(),
+        graph_title,
+    );
+    frame.render_widget(
+        Sparkline::default()
+            .data(points)
+            .style(Style::new().fg(Color::Cyan)),
+        graph,
+    );
+}
+
+fn keys_line(state: &State) -> Line<'static> {
+    match (&state.input, state.selected_row()) {
+        (Some(input), Some(row)) => Line::from(format!(
+            "new budget for {}: {input}_   (such as 256M or 25%; Enter, Esc)",
+            row.process.pid
+        ))
+        .bold(),
+        _ if !state.message.is_empty() => Line::from(state.message.clone()).reversed(),
+        _ => Line::from("up/down select   +/- budget by 10 %   l type a budget   q quit").dim(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::governed::Governed;
+    use crate::ledger_file::Reading;
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use std::time::Duration;
+
+    fn screen(state: &State, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, state)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| {
+            (0..width)
+                .map(|x| buffer[(x, y)].symbol())
+                .collect::<String>()
+        };
+        (0..height)
+            .map(|y| format!("{}\n", line(y).trim_end()))
+            .collect()
+    }
+
+    fn some_state() -> State {
+        let process = |pid: u32, faults: u64| {
+            let statistics = Statistics {
+                pid,
+                command: "python3 big.py\x1b[31m".into(),
+                budget_bytes: 256 << 20,
+                resident_bytes: 250 << 20,
+                store_bytes: 300 << 20,
+                faults,
+                fetched_pages: faults,
+                writebacks: faults / 2,
+                ..Statistics::default()
+            };
+            Governed {
+                pid,
+                socket: "".into(),
+                reading: Reading {
+                    statistics,
+                    ..Reading::default()
+                },
+            }
+        };
+        let mut state = State::default();
+        for step in 0..50 {
+            state.update(
+                vec![process(4_194_303, step * step * 100), process(77, 0)],
+                Duration::from_millis(500),
+            );
+        }
+        state
+    }
+
+    #[test]
+    fn eighty_by_twenty_four_shows_everything() {
+        let text = screen(&some_state(), 80, 24);
+        for expected in [
+            "4194303",
+            "256 MiB",
+            "python3",
+            "19.4 k",
+            "q quit",
+            "faults/s, at most",
+            "250 MiB of 256 MiB (98 %)",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in\n{text}");
+        }
+        assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn any_size_can_be_drawn() {
+        for (width, height) in [(1, 1), (10, 3), (40, 10), (300, 100)] {
+            screen(&some_state(), width, height);
+            screen(&State::default(), width, height);
+        }
+        assert!(screen(&State::default(), 80, 24).contains("No governed process"));
+    }
+}

@@ -1,0 +1,175 @@
+//! Everything programs do to their memory: one C program a hazard, run natively (which proves the program) and then
+//! under a budget so small that nearly everything is evicted all the time.
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use support::compile::{compile_c, scratch};
+use support::pagetide::{able, governed};
+use support::process::{Outcome, run};
+use support::skip::skipped;
+
+const NATIVE_LIMIT: Duration = Duration::from_secs(60);
+const GOVERNED_LIMIT: Duration = Duration::from_secs(180);
+/// What a C program exits with when it cannot try its hazard here.
+const CANNOT_TRY: i32 = 77;
+
+/// Descriptors below 1024 that programs started from here inherit beside the standard three.
+fn inherited_descriptors() -> usize {
+    let is_inherited = |fd: &i32| {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags
+            .and_then(|flags| u32::from_str_radix(flags.trim(), 8).ok())
+            .is_some_and(|flags| flags & 0o2000000 == 0)
+    };
+    let entries = std::fs::read_dir("/proc/self/fd")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    numbers
+        .filter(|fd| (3..1024).contains(fd))
+        .filter(is_inherited)
+        .count()
+}
+
+fn prepare(command: &mut Command) -> &mut Command {
+    if let Ok(mib) = std::env::var("HAZARD_MIB") {
+        command.arg(mib);
+    }
+    command
+        .env("HAZARD_FDS", inherited_descriptors().to_string())
+        .env("HAZARD_DISK_DIR", scratch())
+        .env("HAZARD_RESIDENT_MAX", (40u64 << 20).to_string())
+}
+
+/// Whether the hazard could be tried; panics unless it came out well.
+fn came_out_well(name: &str, outcome: &Outcome) -> bool {
+    if outcome.code() == Some(CANNOT_TRY) {
+        skipped(name, &outcome.stderr_text());
+        return false;
+    }
+    let said = outcome
+        .stdout_text()
+        .lines()
+        .any(|line| line == format!("ok {name}"));
+    assert!(
+        outcome.code() == Some(0) && said,
+        "{name}: {}",
+        outcome.describe()
+    );
+    true
+}
+
+fn hazard(name: &str, options: &[&str]) {
+    let program = compile_c("hazards", name, &[]).unwrap_or_else(|error| panic!("{error}"));
+    if !came_out_well(
+        name,
+        &run(prepare(&mut Command::new(&program)), NATIVE_LIMIT),
+    ) {
+        return;
+    }
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    came_out_well(
+        name,
+        &run(prepare(&mut governed(options, &program)), GOVERNED_LIMIT),
+    );
+}
+
+/// The same with the pages in a file.
+fn hazard_with_file(name: &str) {
+    let directory = scratch().join(format!("store-{name}"));
+    std::fs::create_dir_all(&directory).expect("a directory for the store");
+    let uri = format!("file:{}", directory.display());
+    hazard(name, &["--resident", "4M", "--store", &uri]);
+    let left: Vec<_> = std::fs::read_dir(&directory)
+        .expect("the directory is there")
+        .flatten()
+        .map(|entry| entry.path())
+        .collect();
+    assert!(
+        left.is_empty(),
+        "{name}: the store left files behind: {left:?}"
+    );
+}
+
+macro_rules! hazards {
+    ($($name:ident)*) => {
+        $(#[test] fn $name() { hazard(stringify!($name), &["--resident", "4M"]) })*
+    };
+}
+
+hazards! {
+    brk_grow_shrink chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self
+    fd_count_visible fork_deep fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
+    fork_verify fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free
+    madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate mlock_part mprotect_none
+    mprotect_readonly mprotect_rwx mremap_dontunmap mremap_grow mremap_move mremap_shrink munmap_part munmap_whole
+    odirect_read private_file_mapping process_vm proc_self_mem raw_fork raw_syscall_memory read_write_buffers reservation
+    rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc sigalrm_storm sigkill_child sigprof_itimer
+    sigsegv_genuine sigwait_signalfd spawn_family static_arrays stop_continue sync_in_paged_memory threads_come_and_go
+    thread_stacks two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
+}
+
+/// One instruction may need several pages: the smallest budget must not make it spin.
+#[test]
+fn one_page_budget() {
+    hazard("one_page_budget", &["--resident", "4096"]);
+}
+
+/// With a budget of one page, all of a program's life: start, threads, fork, exit.
+#[test]
+fn smallest_budget_through_fork() {
+    let name = "fork_exec";
+    let program = compile_c("hazards", name, &[]).unwrap_or_else(|error| panic!("{error}"));
+    match able() {
+        Err(reason) => skipped("smallest_budget_through_fork", &reason),
+        Ok(_) => {
+            let mut command = governed(&["--resident", "4096"], &program);
+            came_out_well(name, &run(command.arg("8"), GOVERNED_LIMIT));
+        }
+    }
+}
+
+macro_rules! with_file {
+    ($($name:ident)*) => {
+        /// Hazards whose timing changes when fetching sleeps and write-back is batched.
+        mod with_file_store {
+            $(#[test] fn $name() { super::hazard_with_file(stringify!($name)) })*
+        }
+    };
+}
+
+with_file! {
+    brk_grow_shrink chdir_chroot close_all_fds daemon_double_fork dup2_random exec_self fork_deep fork_fifty fork_parent_first
+    fork_slow_child fork_verify fork_while_writing madvise_dontneed mremap_move munmap_whole odirect_read rlimit_nofile
+    setuid_drop sigkill_child stop_continue two_threads_one_page
+}
+
+/// Every C program in the folder is run by a test here.
+#[test]
+fn no_hazard_is_forgotten() {
+    let listed = include_str!("hazards.rs");
+    let folder = support::compile::tests_folder().join("hazards");
+    for entry in std::fs::read_dir(folder)
+        .expect("the folder of hazards")
+        .flatten()
+    {
+        let path = entry.path();
+        let name = path
+            .file_stem()
+            .and_then(|stem| stem.to_str())
+            .unwrap_or_default()
+            .to_owned();
+        if path.extension().is_some_and(|extension| extension == "c") {
+            let mentioned = listed
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .any(|word| word == name);
+            assert!(mentioned, "hazards/{name}.c is run by no test");
+        }
+    }
+}

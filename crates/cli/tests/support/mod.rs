@@ -1,0 +1,8 @@
+//! What the tests of the command share: running programs with a time limit, finding the command, counting what was skipped.
+#![allow(dead_code)] // each test file uses its own part of this
+
+pub mod compile;
+pub mod pagetide;
+pub mod process;
+pub mod resident;
+pub mod skip;

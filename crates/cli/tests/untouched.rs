@@ -1,0 +1,282 @@
+//! What must be untouched by `pagetide run`: exit code, signals, standard streams, working directory; and what it says when it cannot run.
+mod support;
+
+use std::process::Command;
+use std::time::Duration;
+
+use support::compile::{compile_c, scratch};
+use support::pagetide::{able, binary, governed};
+use support::process::{run, start};
+use support::skip::skipped;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SMALL: [&str; 3] = ["--resident", "4M", "--quiet"];
+
+/// Runs `test` unless this system cannot page.
+fn where_able(name: &str, test: impl FnOnce()) {
+    match able() {
+        Ok(_) => test(),
+        Err(reason) => skipped(name, &reason),
+    }
+}
+
+fn shell(script: &str) -> Command {
+    let mut command = governed(&SMALL, "sh");
+    command.args(["-c", script]);
+    command
+}
+
+#[test]
+fn exit_codes() {
+    where_able("exit_codes", || {
+        for code in [0, 1, 2, 3, 4, 5, 42, 127, 255] {
+            run(&mut shell(&format!("exit {code}")), LIMIT).expect_code(code);
+        }
+    });
+}
+
+#[test]
+fn signals_end_it_as_128_and_their_number() {
+    where_able("signals_end_it_as_128_and_their_number", || {
+        for signal in [1, 2, 3, 6, 9, 11, 13, 14, 15] {
+            // Under nohup this test would inherit an ignored SIGHUP, and so would the shell.
+            let killed = format!("env --default-signal sh -c 'kill -{signal} $$'");
+            run(&mut shell(&format!("ulimit -c 0; exec {killed}")), LIMIT)
+                .expect_code(128 + signal);
+        }
+    });
+}
+
+#[test]
+fn a_signal_to_the_command_reaches_the_program() {
+    where_able("a_signal_to_the_command_reaches_the_program", || {
+        let mut command =
+            shell("trap 'echo caught; exit 9' TERM; echo ready; while :; do sleep 0.1; done");
+        let running = start(&mut command, b"");
+        std::thread::sleep(Duration::from_secs(2));
+        // The launcher alone, as a service manager would.
+        let kill = format!("kill -TERM {}", running.pid());
+        Command::new("sh")
+            .args(["-c", &kill])
+            .status()
+            .expect("sh can be started");
+        let outcome = running.finish(LIMIT);
+        outcome.expect_code(9);
+        assert_eq!(
+            outcome.stdout_text(),
+            "ready\ncaught\n",
+            "{}",
+            outcome.describe()
+        );
+    });
+}
+
+#[test]
+fn standard_streams() {
+    where_able("standard_streams", || {
+        let bytes: Vec<u8> = (0..3_000_000u32)
+            .map(|i| (i.wrapping_mul(2654435761) >> 13) as u8)
+            .collect();
+        let outcome = start(&mut governed(&SMALL, "cat"), &bytes).finish(LIMIT);
+        outcome.expect_code(0);
+        assert!(
+            outcome.stdout == bytes,
+            "cat did not pass its input through"
+        );
+        assert!(outcome.stderr.is_empty(), "{}", outcome.describe());
+        let outcome = run(&mut shell("echo to stderr >&2"), LIMIT);
+        assert_eq!(
+            (outcome.stdout_text(), outcome.stderr_text()),
+            (String::new(), "to stderr\n".to_owned())
+        );
+    });
+}
+
+#[test]
+fn working_directory_and_environment() {
+    where_able("working_directory_and_environment", || {
+        let native = run(
+            Command::new("sh")
+                .args(["-c", "pwd; umask; ulimit -a; trap"])
+                .current_dir("/usr"),
+            LIMIT,
+        );
+        let paged = run(
+            shell("pwd; umask; ulimit -a; trap").current_dir("/usr"),
+            LIMIT,
+        );
+        assert_eq!(native.stdout_text(), paged.stdout_text());
+        let outcome = run(
+            shell("echo $MARK; env | grep -c ^MARK=").env("MARK", "kept as it is"),
+            LIMIT,
+        );
+        assert_eq!(
+            outcome.stdout_text(),
+            "kept as it is\n1\n",
+            "{}",
+            outcome.describe()
+        );
+    });
+}
+
+#[test]
+fn stats_are_one_object_a_process() {
+    where_able("stats_are_one_object_a_process", || {
+        let program =
+            compile_c("hazards", "fork_verify", &[]).unwrap_or_else(|error| panic!("{error}"));
+        let file = scratch().join("stats.json");
+        let path = file.to_str().expect("a printable path");
+        run(
+            &mut governed(&["--resident", "4M", "--stats", path], &program),
+            LIMIT * 2,
+        )
+        .expect_code(0);
+        let text = std::fs::read_to_string(&file).expect("--stats wrote its file");
+        assert!(
+            text.matches("\"pid\"").count() >= 3,
+            "the program and its two children: {text}"
+        );
+        for field in
+            "pid command budget_bytes resident_bytes_max managed_bytes_max store_bytes store_bytes_max faults zero_fills fetches \
+             fetched_pages prefetched_pages prefetch_hits evictions clean_drops writebacks same_filled compression_ratio errors fault_latency_ns mean p50 p90 p99 \
+             p999 max wall_seconds"
+                .split_whitespace()
+        {
+            assert!(text.contains(&format!("\"{field}\"")), "{field} is not in {text}");
+        }
+    });
+}
+
+#[test]
+fn wrong_use_is_exit_2() {
+    let binary = match binary() {
+        Ok(binary) => binary,
+        Err(_) if std::env::var_os("PAGETIDE_TESTS_NATIVE").is_some() => {
+            return skipped("wrong_use_is_exit_2", "native half only");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    for words in [
+        &["run"][..],
+        &["run", "--resident", "many", "--", "true"],
+        &["run", "--resident", "0", "--", "true"],
+        &["dance"],
+        &[],
+    ] {
+        let outcome = run(Command::new(&binary).args(words), LIMIT);
+        outcome.expect_code(2);
+        assert!(
+            !outcome.stderr.is_empty(),
+            "{words:?} must say what is wrong"
+        );
+    }
+}
+
+#[test]
+fn a_store_that_cannot_be_opened_is_exit_4() {
+    where_able("a_store_that_cannot_be_opened_is_exit_4", || {
+        for uri in [
+            "nowhere:",
+            "file:/nonexistent/directory/pages",
+            "ram:?max=many",
+        ] {
+            let outcome = run(
+                &mut governed(&["--resident", "4M", "--store", uri], "true"),
+                LIMIT,
+            );
+            outcome.expect_code(4);
+            assert!(
+                outcome
+                    .stderr_text()
+                    .contains(uri.split(':').next().unwrap_or_default()),
+                "{}",
+                outcome.describe()
+            );
+        }
+    });
+}
+
+#[test]
+fn a_program_that_cannot_be_paged_is_exit_3_and_named() {
+    where_able(
+        "a_program_that_cannot_be_paged_is_exit_3_and_named",
+        || match compile_c("programs", "four_threads", &["-static"]) {
+            Err(error) => skipped("static programs", &error),
+            Ok(program) => {
+                let outcome = run(governed(&["--resident", "4M"], &program).arg("1"), LIMIT);
+                outcome.expect_code(3);
+                assert!(
+                    outcome.stderr_text().contains("static"),
+                    "{}",
+                    outcome.describe()
+                );
+            }
+        },
+    );
+}
+
+/// Run by somebody it would give privileges to: the loader puts no agent into it.
+#[test]
+fn a_setuid_program_is_exit_3_and_named() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    let name = "a_setuid_program_is_exit_3_and_named";
+    where_able(name, || {
+        if !rustix::process::geteuid().is_root() {
+            return skipped(name, "makes a program setuid root (needs root)");
+        }
+        // Where anybody may read it.
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let mode = |path: &std::path::Path, mode| {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        };
+        mode(directory.path(), 0o755);
+        let binary = binary().expect("there is a command");
+        let (command, program) = (
+            directory.path().join("pagetide"),
+            directory.path().join("true"),
+        );
+        for (from, to) in [
+            (binary.clone(), &command),
+            (
+                binary.with_file_name("libpagetide_preload.so"),
+                &directory.path().join("libpagetide_preload.so"),
+            ),
+            ("/bin/true".into(), &program),
+        ] {
+            std::fs::copy(&from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+            mode(to, 0o755);
+        }
+        mode(&program, 0o4755);
+        let outcome = run(
+            Command::new(&command)
+                .args(["run", "--resident", "4M", "--"])
+                .arg(&program)
+                .uid(NOBODY)
+                .gid(NOBODY),
+            LIMIT,
+        );
+        outcome.expect_code(3);
+        let said = outcome.stderr_text();
+        assert!(
+            said.contains("setuid") && said.contains(&program.display().to_string()),
+            "{}",
+            outcome.describe()
+        );
+    });
+}
+
+#[test]
+fn a_missing_program_is_said_so() {
+    where_able("a_missing_program_is_said_so", || {
+        let outcome = run(&mut governed(&SMALL, "no-such-program-anywhere"), LIMIT);
+        outcome.expect_code(127);
+        assert!(
+            outcome.stderr_text().contains("no-such-program-anywhere"),
+            "{}",
+            outcome.describe()
+        );
+    });
+}

@@ -1,0 +1,26 @@
+//! The kernel contract: what Pagetide asks of Linux, in one place, with the preconditions the kernel does not check.
+//!
+//! Everything here makes system calls directly (rustix's `linux_raw` back-end), so errors are return values: no `errno`,
+//! no thread-local state, no allocation unless a function says so. The pager relies on that, because its threads run
+//! inside arbitrary programs.
+#![warn(missing_docs)]
+
+pub mod fork;
+pub mod limits;
+pub mod maps;
+pub mod memory;
+pub mod mlock;
+pub mod own;
+pub mod page;
+pub mod pagemap;
+pub mod park;
+pub mod probe;
+pub mod procfs;
+pub mod residency;
+pub mod smaps;
+pub mod sync;
+pub mod thread;
+pub mod trap;
+pub mod uffd;
+
+pub use page::{PAGE_SHIFT, PAGE_SIZE, PageNumber, PageRange};

@@ -1,0 +1,105 @@
+//! What this process may lock, and what it has locked.
+use rustix::process::{Resource, getrlimit};
+
+/// The lock limit and its use. Bytes; `None` is unlimited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LockLimits {
+    /// Locked now: `VmLck`.
+    pub in_use: u64,
+    /// `RLIMIT_MEMLOCK`, which the kernel enforces.
+    pub soft: Option<u64>,
+    /// What an unprivileged process can raise the soft limit to.
+    pub hard: Option<u64>,
+    /// Whether this process has `CAP_IPC_LOCK`, to which no limit applies.
+    pub capable: bool,
+}
+
+impl LockLimits {
+    /// Of this process, now.
+    pub fn read() -> LockLimits {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        LockLimits::from_status(&status)
+    }
+
+    fn from_status(status: &str) -> LockLimits {
+        const CAP_IPC_LOCK: u64 = 14;
+        let limit = getrlimit(Resource::Memlock);
+        let capabilities = field(status, "CapEff")
+            .and_then(|mask| u64::from_str_radix(mask, 16).ok())
+            .unwrap_or(0);
+        LockLimits {
+            in_use: kibibytes(status, "VmLck").unwrap_or(0),
+            soft: limit.current,
+            hard: limit.maximum,
+            capable: capabilities & 1 << CAP_IPC_LOCK != 0 && in_first_user_namespace(),
+        }
+    }
+
+    /// Bytes that may be locked beyond those that are; `None` if there is no limit.
+    pub fn left(&self) -> Option<u64> {
+        if self.capable {
+            return None;
+        }
+        // The kernel counts whole pages of the limit.
+        self.soft
+            .map(|soft| (soft & !(crate::PAGE_SIZE as u64 - 1)).saturating_sub(self.in_use))
+    }
+}
+
+/// A capability counts for locking in the first user namespace only.
+fn in_first_user_namespace() -> bool {
+    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| {
+        map.split_whitespace()
+            .eq(["0", "0", "4294967295"].iter().copied())
+    })
+}
+
+/// The text of a field of `/proc/PID/status`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+fn kibibytes(status: &str, name: &str) -> Option<u64> {
+    let number = field(status, name)?.strip_suffix(" kB")?;
+    number.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// `VmLck` of a process, in bytes.
+pub fn locked_bytes(pid: u32) -> std::io::Result<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    // A kernel thread, or a process that has ended, has none.
+    Ok(kibibytes(&status, "VmLck").unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_status_is_read() {
+        let limits =
+            LockLimits::from_status("Name:\tx\nVmLck:\t      12 kB\nCapEff:\t0000000000000000\n");
+        assert_eq!(limits.in_use, 12 * 1024);
+        assert!(!limits.capable);
+        assert_eq!(limits.left().is_none(), limits.soft.is_none());
+    }
+
+    #[test]
+    fn what_is_left_counts_whole_pages() {
+        let limits = LockLimits {
+            in_use: 4096,
+            soft: Some(3 * 4096 + 5),
+            hard: None,
+            capable: false,
+        };
+        assert_eq!(limits.left(), Some(2 * 4096));
+        let capable = LockLimits {
+            capable: true,
+            ..limits
+        };
+        assert_eq!(capable.left(), None);
+    }
+}

@@ -1,0 +1,218 @@
+//! Advice about memory of the program's: emptying it, making it writable in fact, keeping it out of forked children; and reading
+//! it whatever its protection.
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::fork::syscall6;
+use crate::page::{PAGE_SIZE, PageNumber, PageRange};
+
+const SYS_MADVISE: usize = 28;
+const SYS_PROCESS_MADVISE: usize = 440;
+const SYS_PIDFD_OPEN: usize = 434;
+const MADV_DONTNEED: usize = 4;
+const MADV_DONTFORK: usize = 10;
+const MADV_DOFORK: usize = 11;
+const MADV_POPULATE_READ: usize = 22;
+const MADV_POPULATE_WRITE: usize = 23;
+
+fn madvise(range: PageRange, advice: usize) -> Result<(), Errno> {
+    // SAFETY: only reached from the functions below, each of which answers for its advice.
+    match unsafe {
+        syscall6(
+            SYS_MADVISE,
+            [range.address(), range.bytes(), advice, 0, 0, 0],
+        )
+    } {
+        0 => Ok(()),
+        error => Err(Errno::from_raw_os_error(-error as i32)),
+    }
+}
+
+/// Empties `range`: its pages are gone, and missing when next touched. On a userfaultfd with remove events this waits until the event is read.
+///
+/// # Safety
+/// The bytes of `range` are stored elsewhere, and are put back when they are next touched.
+pub unsafe fn drop_pages(range: PageRange) -> Result<(), Errno> {
+    madvise(range, MADV_DONTNEED)
+}
+
+/// Breaks copy-on-write sharing of the present pages of `range` without changing a byte (5.14).
+pub fn make_exclusive(range: PageRange) -> Result<(), Errno> {
+    madvise(range, MADV_POPULATE_WRITE)
+}
+
+/// Faults `range` in for reading, as an access by this thread would (5.14).
+pub fn populate(range: PageRange) -> Result<(), Errno> {
+    madvise(range, MADV_POPULATE_READ)
+}
+
+/// Makes the mappings of `range` read-only, or readable and writable. Errors are the kernel's; `ENOMEM` also where the process would have more
+/// mappings than `vm.max_map_count`.
+///
+/// # Safety
+/// The program's threads that write to `range` while it is read-only get SIGSEGV; the caller answers for what they make of it. `range` was
+/// readable and writable before.
+pub unsafe fn set_writable(range: PageRange, writable: bool) -> Result<(), Errno> {
+    const SYS_MPROTECT: usize = 10;
+    const READ: usize = 1;
+    const WRITE: usize = 2;
+    let protection = if writable { READ | WRITE } else { READ };
+    // SAFETY: mprotect(2) changes no bytes; the caller answers for the change of access.
+    match unsafe {
+        syscall6(
+            SYS_MPROTECT,
+            [range.address(), range.bytes(), protection, 0, 0, 0],
+        )
+    } {
+        0 => Ok(()),
+        error => Err(Errno::from_raw_os_error(-error as i32)),
+    }
+}
+
+/// Leaves `range` out of forked children, or ends that. Parts of `range` that are not mapped are passed over.
+pub fn set_inherited(range: PageRange, inherited: bool) -> Result<(), Errno> {
+    match madvise(
+        range,
+        if inherited {
+            MADV_DOFORK
+        } else {
+            MADV_DONTFORK
+        },
+    ) {
+        Err(Errno::NOMEM) => Ok(()),
+        result => result,
+    }
+}
+
+/// Drops many scattered ranges in one call: one flush of the translation caches for all (`process_madvise` on oneself, 6.13).
+#[derive(Debug)]
+pub struct BatchDropper {
+    pidfd: OwnedFd,
+}
+
+/// `struct iovec`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Span {
+    address: usize,
+    len: usize,
+}
+
+impl BatchDropper {
+    /// The most ranges in one call.
+    pub const MAX: usize = 256;
+
+    /// For this process; an error where the kernel cannot.
+    pub fn new() -> Result<BatchDropper, Errno> {
+        use std::os::fd::FromRawFd;
+        // SAFETY: getpid and pidfd_open(2) have no other effect than a fresh descriptor.
+        let fd = unsafe {
+            syscall6(
+                SYS_PIDFD_OPEN,
+                [
+                    rustix::process::getpid().as_raw_nonzero().get() as usize,
+                    0,
+                    0,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        };
+        if fd < 0 {
+            return Err(Errno::from_raw_os_error(-fd as i32));
+        }
+        // SAFETY: fresh and ours.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let dropper = BatchDropper { pidfd };
+        let scratch = crate::own::Mapping::new(PAGE_SIZE)?;
+        // SAFETY: the scratch page holds nothing.
+        unsafe { dropper.drop_ranges(&[scratch.range()]) }?;
+        Ok(dropper)
+    }
+
+    /// Empties every range, at most [`BatchDropper::MAX`].
+    ///
+    /// # Safety
+    /// As [`drop_pages`], for each.
+    pub unsafe fn drop_ranges(&self, ranges: &[PageRange]) -> Result<(), Errno> {
+        let mut spans = [Span::default(); Self::MAX];
+        for (span, range) in spans.iter_mut().zip(ranges) {
+            *span = Span {
+                address: range.address(),
+                len: range.bytes(),
+            };
+        }
+        let mut rest = &spans[..ranges.len()];
+        while !rest.is_empty() {
+            let args = [
+                self.pidfd.as_raw_fd() as usize,
+                rest.as_ptr() as usize,
+                rest.len(),
+                MADV_DONTNEED,
+                0,
+                0,
+            ];
+            // SAFETY: `rest` is a live array of iovecs; the caller answers for the bytes they name.
+            let done = unsafe { syscall6(SYS_PROCESS_MADVISE, args) };
+            if done <= 0 {
+                return Err(if done == 0 {
+                    Errno::IO
+                } else {
+                    Errno::from_raw_os_error(-done as i32)
+                });
+            }
+            let mut done = done as usize;
+            while let Some(first) = rest.first() {
+                if done < first.len {
+                    break;
+                }
+                done -= first.len;
+                rest = &rest[1..];
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `/proc/self/mem`: reads pages whatever their protection.
+#[derive(Debug)]
+pub struct OwnMemory(OwnedFd);
+
+impl OwnMemory {
+    /// Opens it.
+    pub fn open() -> Result<OwnMemory, Errno> {
+        crate::procfs::open_self(c"/proc/self/mem").map(OwnMemory)
+    }
+
+    /// Copies the bytes of `page`.
+    pub fn read(&self, page: PageNumber, bytes: &mut [u8; PAGE_SIZE]) -> Result<(), Errno> {
+        match rustix::io::pread(&self.0, &mut bytes[..], page.address() as u64)? {
+            PAGE_SIZE => Ok(()),
+            _ => Err(Errno::IO),
+        }
+    }
+}
+
+/// Ends this process at once; nothing of it runs any more.
+pub fn kill_self() -> ! {
+    let pid = rustix::process::getpid();
+    loop {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Asks the kernel to start writing `len` bytes from `offset` of the file behind `fd` to its disk, without waiting (`sync_file_range`). A
+/// hint: errors do not matter.
+pub fn start_writing(fd: std::os::fd::RawFd, offset: u64, len: u64) {
+    const SYS_SYNC_FILE_RANGE: usize = 277;
+    const WRITE: usize = 2;
+    // SAFETY: sync_file_range(2) touches no memory and changes no contents.
+    unsafe {
+        syscall6(
+            SYS_SYNC_FILE_RANGE,
+            [fd as usize, offset as usize, len as usize, WRITE, 0, 0],
+        )
+    };
+}

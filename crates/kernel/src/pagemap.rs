@@ -1,0 +1,253 @@
+//! `/proc/self/pagemap`: which pages are present, by `PAGEMAP_SCAN` (6.7) or, before it, by reading entries.
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, opcode};
+
+use crate::page::{PageNumber, PageRange};
+
+/// `PAGEMAP_SCAN` categories.
+pub mod category {
+    #![allow(missing_docs)]
+    pub const WRITTEN: u64 = 1 << 1;
+    pub const PRESENT: u64 = 1 << 3;
+    pub const SWAPPED: u64 = 1 << 4;
+    pub const ZERO_PAGE: u64 = 1 << 5;
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`: a run of pages in the same categories.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+const SCAN: Opcode = opcode::read_write::<ScanArg>(b'f', 16);
+const _: () =
+    assert!(SCAN == 0xC060_6610 && size_of::<ScanArg>() == 96 && size_of::<Region>() == 24);
+
+struct Scan<'a>(&'a mut ScanArg);
+
+// SAFETY: opcode and struct belong together; the kernel writes into the struct and into `vec`, which the only constructor
+// points at a live array of `vec_len` regions. The return value is a count.
+unsafe impl Ioctl for Scan<'_> {
+    type Output = usize;
+    const IS_MUTATING: bool = true;
+    fn opcode(&self) -> Opcode {
+        SCAN
+    }
+    fn as_ptr(&mut self) -> *mut c_void {
+        std::ptr::from_mut(self.0).cast()
+    }
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<usize> {
+        Ok(out as usize)
+    }
+}
+
+/// This process's page map.
+#[derive(Debug)]
+pub struct Pagemap(Option<OwnedFd>);
+
+impl Pagemap {
+    /// Opens `/proc/self/pagemap`; own memory needs no privilege. A process that has dropped its privileges may be refused its own file; then
+    /// `mincore` has to do, which does not see pages that are swapped out.
+    pub fn open() -> Pagemap {
+        Pagemap(crate::procfs::open_self(c"/proc/self/pagemap").ok())
+    }
+
+    /// Calls `found` with each run of pages of `range` that is present or swapped out, and whether the run is the shared zero
+    /// page. Runs come in order.
+    pub fn populated(
+        &self,
+        range: PageRange,
+        mut found: impl FnMut(PageRange, bool),
+    ) -> Result<(), Errno> {
+        let Some(file) = &self.0 else {
+            return populated_by_mincore(range, found);
+        };
+        let mut start = range.address() as u64;
+        let end = start + range.bytes() as u64;
+        let mut regions = [Region::default(); 128];
+        while start < end {
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                flags: 0,
+                start,
+                end,
+                walk_end: 0,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: regions.len() as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: 0,
+                category_anyof_mask: category::PRESENT | category::SWAPPED,
+                return_mask: category::PRESENT | category::SWAPPED | category::ZERO_PAGE,
+            };
+            // SAFETY: `arg.vec` points at `regions`, which outlives the call.
+            let count = match unsafe { ioctl::ioctl(file.as_fd(), Scan(&mut arg)) } {
+                Err(Errno::NOTTY | Errno::INVAL) => {
+                    let rest = PageRange {
+                        start: PageNumber::containing(start as usize),
+                        end: range.end,
+                    };
+                    return populated_by_entries(file, rest, found);
+                }
+                result => result?,
+            };
+            for region in &regions[..count.min(regions.len())] {
+                let run = PageRange {
+                    start: PageNumber::containing(region.start as usize),
+                    end: PageNumber::containing(region.end as usize),
+                };
+                found(run, region.categories & category::ZERO_PAGE != 0);
+            }
+            if arg.walk_end <= start {
+                return Err(Errno::IO);
+            }
+            start = arg.walk_end;
+        }
+        Ok(())
+    }
+}
+
+impl Pagemap {
+    /// Calls `found` with each run of pages of `range` written since they were last write-protected, in order; with `protect` each
+    /// is protected again in the same step, so that a later write is found by the next call. Pages never touched count as written until
+    /// they were protected once.
+    ///
+    /// Needs `PAGEMAP_SCAN` (6.7, else `ENOTTY`), and memory registered with [`crate::uffd::feature::WP_ASYNC`] (else `EPERM`).
+    pub fn written(
+        &self,
+        range: PageRange,
+        protect: bool,
+        mut found: impl FnMut(PageRange),
+    ) -> Result<(), Errno> {
+        const WP_MATCHING: u64 = 1;
+        const CHECK_WPASYNC: u64 = 2;
+        /// 24 KiB of stack: enough runs a call that the call itself does not count.
+        const RUNS: usize = 1024;
+        let Some(file) = &self.0 else {
+            return Err(Errno::NOTTY);
+        };
+        let mut start = range.address() as u64;
+        let end = start + range.bytes() as u64;
+        let mut regions = [Region::default(); RUNS];
+        while start < end {
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                flags: CHECK_WPASYNC | if protect { WP_MATCHING } else { 0 },
+                start,
+                end,
+                walk_end: 0,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: regions.len() as u64,
+                max_pages: 0,
+                category_inverted: 0,
+                category_mask: category::WRITTEN,
+                category_anyof_mask: 0,
+                return_mask: category::WRITTEN,
+            };
+            // SAFETY: `arg.vec` points at `regions`, which outlives the call.
+            let count = unsafe { ioctl::ioctl(file.as_fd(), Scan(&mut arg)) }?;
+            for region in &regions[..count.min(regions.len())] {
+                found(PageRange {
+                    start: PageNumber::containing(region.start as usize),
+                    end: PageNumber::containing(region.end as usize),
+                });
+            }
+            if arg.walk_end <= start {
+                return Err(Errno::IO);
+            }
+            start = arg.walk_end;
+        }
+        Ok(())
+    }
+}
+
+/// The way before 6.7: one 8-byte entry a page. Cannot tell the zero page.
+fn populated_by_entries(
+    file: &OwnedFd,
+    range: PageRange,
+    mut found: impl FnMut(PageRange, bool),
+) -> Result<(), Errno> {
+    const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+    let mut entries = [0u8; 512 * 8];
+    let mut page = range.start;
+    while page < range.end {
+        let want = ((range.end.0 - page.0) as usize).min(512);
+        let read = rustix::io::pread(file, &mut entries[..want * 8], page.0 * 8)?;
+        if read < 8 {
+            return Err(Errno::IO);
+        }
+        for entry in entries[..read].as_chunks::<8>().0 {
+            if u64::from_ne_bytes(*entry) & PRESENT_OR_SWAPPED != 0 {
+                found(PageRange::one(page), false);
+            }
+            page = page.add(1);
+        }
+    }
+    Ok(())
+}
+
+/// Calls `found` with each page of private anonymous memory that is present or being migrated, by `mincore`. Where no swap is in use, all
+/// others hold zeros: unlike `PAGEMAP_SCAN`, this tells a write-protect marker from a page that is on its way elsewhere.
+pub fn holds_bytes(range: PageRange, mut found: impl FnMut(PageRange)) -> Result<(), Errno> {
+    populated_by_mincore(range, |run, _| found(run))
+}
+
+fn populated_by_mincore(
+    range: PageRange,
+    mut found: impl FnMut(PageRange, bool),
+) -> Result<(), Errno> {
+    const SYS_MINCORE: usize = 27;
+    let mut residency = [0u8; 1024];
+    let mut page = range.start;
+    while page < range.end {
+        let pages = (range.end.0 - page.0).min(residency.len() as u64);
+        let len = (pages as usize) * crate::PAGE_SIZE;
+        // SAFETY: mincore(2) writes one byte a page into `residency`, which has room for them.
+        match unsafe {
+            crate::fork::syscall6(
+                SYS_MINCORE,
+                [
+                    page.address(),
+                    len,
+                    residency.as_mut_ptr() as usize,
+                    0,
+                    0,
+                    0,
+                ],
+            )
+        } {
+            0 => {}
+            error => return Err(Errno::from_raw_os_error(-error as i32)),
+        }
+        for resident in &residency[..pages as usize] {
+            if resident & 1 != 0 {
+                found(PageRange::one(page), false);
+            }
+            page = page.add(1);
+        }
+    }
+    Ok(())
+}

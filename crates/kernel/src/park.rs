@@ -1,0 +1,307 @@
+//! Holding all other threads of this process still, for a moment: each is sent a signal whose handler waits until it is let go.
+//!
+//! A parked thread is between two instructions of its own, or inside a system call that the signal interrupted; it writes nothing until
+//! released. Blocking calls that the kernel does not restart after a signal (`poll`, `epoll_wait`, `nanosleep`, `select`) return `EINTR` then,
+//! as after any signal.
+//!
+//! While threads are parked nothing may be allocated: one of them may hold the allocator's lock.
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, RawDir, openat};
+use rustix::io::Errno;
+
+use crate::sync::{futex_wait, futex_wake, now_ns};
+
+/// Threads that can be parked, and threads that can be exempt.
+pub const THREADS_MAX: usize = 4096;
+
+/// Odd while threads are to stay parked.
+static HOLD: AtomicU32 = AtomicU32::new(0);
+static PARKED: [AtomicI32; THREADS_MAX] = [const { AtomicI32::new(0) }; THREADS_MAX];
+static PARKED_COUNT: AtomicU32 = AtomicU32::new(0);
+/// Threads still in the handler; the next parking waits for them to leave.
+static INSIDE: AtomicU32 = AtomicU32::new(0);
+static EXEMPT: [AtomicI32; THREADS_MAX] = [const { AtomicI32::new(0) }; THREADS_MAX];
+/// Entries of [`EXEMPT`] from here on were never used.
+static EXEMPT_HIGH_WATER: AtomicUsize = AtomicUsize::new(0);
+/// The signal, once chosen.
+static SIGNAL: Mutex<Option<i32>> = Mutex::new(None);
+
+/// Why the threads could not be parked; none is parked any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ParkError {
+    /// A thread did not stop in time.
+    #[error(
+        "thread {thread} of this process did not stop within {after:?}: it blocks signal {signal}, or waits in the kernel; \
+         let it unblock the signal, exempt it if it never writes to the memory, or hold the writers by a closure of your own"
+    )]
+    Stubborn {
+        /// Its ID.
+        thread: i32,
+        /// The signal it was sent.
+        signal: i32,
+        /// How long it was waited for.
+        after: Duration,
+    },
+    /// More threads than can be parked.
+    #[error(
+        "more than {THREADS_MAX} threads cannot be parked; hold the writers by a closure of your own"
+    )]
+    TooMany,
+    /// Every real-time signal has a handler.
+    #[error(
+        "no real-time signal is free to park threads with; hold the writers by a closure of your own"
+    )]
+    NoSignal,
+    /// A system call failed.
+    #[error("the threads of this process cannot be listed or signalled: {0}")]
+    System(#[from] Errno),
+}
+
+/// While this lives, all other threads of the process that are not exempt hold still.
+#[derive(Debug)]
+#[must_use = "the threads are released when this is dropped"]
+pub struct Parked {
+    _one_at_a_time: std::sync::MutexGuard<'static, Option<i32>>,
+}
+
+/// The calling thread will not be parked: it never writes to memory that someone holds others still for. The exemption ends with the guard.
+#[derive(Debug)]
+pub struct Exemption(usize);
+
+impl Exemption {
+    /// Exempts the calling thread. `None` when [`THREADS_MAX`] are exempt.
+    pub fn current_thread() -> Option<Exemption> {
+        let own = thread_id();
+        let free = |entry: &AtomicI32| entry.compare_exchange(0, own, SeqCst, SeqCst).is_ok();
+        let index = EXEMPT.iter().position(free)?;
+        EXEMPT_HIGH_WATER.fetch_max(index + 1, SeqCst);
+        Some(Exemption(index))
+    }
+}
+
+impl Drop for Exemption {
+    fn drop(&mut self) {
+        EXEMPT[self.0].store(0, SeqCst);
+    }
+}
+
+fn thread_id() -> i32 {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+extern "C" fn handler(_: i32) {
+    INSIDE.fetch_add(1, SeqCst);
+    let hold = HOLD.load(SeqCst);
+    if hold % 2 == 1 {
+        let index = PARKED_COUNT.fetch_add(1, SeqCst) as usize;
+        if let Some(entry) = PARKED.get(index) {
+            entry.store(thread_id(), SeqCst);
+        }
+        futex_wake(&PARKED_COUNT, 1);
+        while HOLD.load(SeqCst) == hold {
+            futex_wait(&HOLD, hold, None);
+        }
+    }
+    INSIDE.fetch_sub(1, SeqCst);
+}
+
+/// The highest real-time signal without a handler gets ours.
+fn choose_signal() -> Result<i32, ParkError> {
+    for signal in (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev() {
+        // SAFETY: a zeroed sigaction is valid to be filled in; the handler is async-signal-safe. SA_RESTART lets most calls go on unharmed.
+        unsafe {
+            let mut current: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(signal, std::ptr::null(), &mut current) != 0
+                || current.sa_sigaction != libc::SIG_DFL
+            {
+                continue;
+            }
+            let mut ours: libc::sigaction = std::mem::zeroed();
+            ours.sa_sigaction = handler as *const () as usize;
+            ours.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+            libc::sigfillset(&mut ours.sa_mask);
+            if libc::sigaction(signal, &ours, std::ptr::null_mut()) == 0 {
+                return Ok(signal);
+            }
+        }
+    }
+    Err(ParkError::NoSignal)
+}
+
+/// Calls `visit` with every thread of this process, without allocating. Threads that start meanwhile may be missed.
+fn for_each_thread(tasks: &OwnedFd, mut visit: impl FnMut(i32)) -> Result<(), Errno> {
+    rustix::fs::seek(tasks, rustix::fs::SeekFrom::Start(0))?;
+    let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
+    let mut entries = RawDir::new(tasks.as_fd(), &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        let number = std::str::from_utf8(name)
+            .ok()
+            .and_then(|name| name.parse().ok());
+        if let Some(thread) = number {
+            visit(thread);
+        }
+    }
+    Ok(())
+}
+
+/// Stops all other threads of this process that are not exempt, within `patience`.
+pub fn park_others(patience: Duration) -> Result<Parked, ParkError> {
+    let mut chosen = SIGNAL.lock().unwrap_or_else(|held| held.into_inner());
+    let signal = match *chosen {
+        Some(signal) => signal,
+        None => *chosen.insert(choose_signal()?),
+    };
+    let tasks = openat(
+        rustix::fs::CWD,
+        c"/proc/self/task",
+        OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
+    while INSIDE.load(SeqCst) != 0 {
+        std::thread::yield_now();
+    }
+    PARKED_COUNT.store(0, SeqCst);
+    PARKED.iter().for_each(|entry| entry.store(0, SeqCst));
+    HOLD.fetch_add(1, SeqCst);
+    // From here on threads stop: no allocation. Dropping `parked` lets them go.
+    let parked = Parked {
+        _one_at_a_time: chosen,
+    };
+    stop_all(&tasks, signal, patience)?;
+    Ok(parked)
+}
+
+fn stop_all(tasks: &OwnedFd, signal: i32, patience: Duration) -> Result<(), ParkError> {
+    let (own, process) = (
+        thread_id(),
+        rustix::process::getpid().as_raw_nonzero().get(),
+    );
+    let deadline = now_ns() + patience.as_nanos() as u64;
+    let mut signalled = [0i32; THREADS_MAX];
+    let mut signalled_count = 0;
+    loop {
+        let parked = (PARKED_COUNT.load(SeqCst) as usize).min(THREADS_MAX);
+        let (mut awaited, mut failure) = (None, None);
+        for_each_thread(tasks, |thread| {
+            let is = |list: &[AtomicI32]| list.iter().any(|entry| entry.load(SeqCst) == thread);
+            if thread == own || is(&PARKED[..parked]) || is_exempt(thread) {
+                return;
+            }
+            awaited = Some(thread);
+            if signalled[..signalled_count].contains(&thread) {
+                return;
+            }
+            if signalled_count == THREADS_MAX {
+                failure = Some(ParkError::TooMany);
+                return;
+            }
+            signalled[signalled_count] = thread;
+            signalled_count += 1;
+            // SAFETY: tgkill(2) of a thread of our own; one that has just ended is not there any more, which is as good.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
+        })?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        let Some(thread) = awaited else {
+            // A thread stopped may have made another that the list did not show yet; once nobody runs, a list is complete.
+            let now_parked = (PARKED_COUNT.load(SeqCst) as usize).min(THREADS_MAX);
+            if now_parked == parked {
+                return Ok(());
+            }
+            continue;
+        };
+        if now_ns() > deadline {
+            return Err(ParkError::Stubborn {
+                thread,
+                signal,
+                after: patience,
+            });
+        }
+        let seen = PARKED_COUNT.load(SeqCst);
+        if seen as usize == parked {
+            futex_wait(&PARKED_COUNT, seen, Some(Duration::from_micros(200)));
+        }
+    }
+}
+
+fn is_exempt(thread: i32) -> bool {
+    let used = &EXEMPT[..EXEMPT_HIGH_WATER.load(SeqCst)];
+    used.iter().any(|entry| entry.load(SeqCst) == thread)
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        HOLD.fetch_add(1, SeqCst);
+        futex_wake(&HOLD, i32::MAX as u32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, AtomicU64};
+
+    #[test]
+    fn parked_threads_write_nothing_and_go_on_after() {
+        static COUNTERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
+        let stop = AtomicBool::new(false);
+        let sum = || -> u64 { COUNTERS.iter().map(|c| c.load(SeqCst)).sum() };
+        std::thread::scope(|scope| {
+            for counter in &COUNTERS {
+                scope.spawn(|| {
+                    while !stop.load(SeqCst) {
+                        counter.fetch_add(1, SeqCst);
+                    }
+                });
+            }
+            while COUNTERS.iter().any(|c| c.load(SeqCst) == 0) {
+                std::thread::yield_now();
+            }
+            for _ in 0..50 {
+                // Other tests of this process start and end threads meanwhile.
+                let parked = park_others(Duration::from_secs(20)).unwrap();
+                let before = sum();
+                for _ in 0..100 {
+                    std::thread::yield_now();
+                }
+                let after = sum();
+                drop(parked);
+                assert_eq!(before, after);
+                while sum() == after {
+                    std::thread::yield_now();
+                }
+            }
+            stop.store(true, SeqCst);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_blocks_the_signal_is_named_and_the_others_go_on() {
+        let (blocked, done) = (AtomicI32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                crate::thread::set_signal_mask(u64::MAX);
+                blocked.store(thread_id(), SeqCst);
+                while !done.load(SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            });
+            while blocked.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let result = park_others(Duration::from_millis(300));
+            done.store(true, SeqCst);
+            assert!(
+                matches!(result, Err(ParkError::Stubborn { .. })),
+                "{result:?}"
+            );
+        });
+    }
+}

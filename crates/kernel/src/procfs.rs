@@ -1,0 +1,44 @@
+//! `/proc/self`, also after the program has changed its root directory.
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+static PROC: AtomicI32 = AtomicI32::new(-1);
+
+/// Opens `/proc` itself, to be kept for [`keep`].
+pub fn open_directory() -> Result<OwnedFd, Errno> {
+    openat(
+        CWD,
+        c"/proc",
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+/// From now on files are opened below `directory`, a descriptor (in the table of the threads that open them) that is never closed.
+pub fn keep(directory: RawFd) {
+    PROC.store(directory, Ordering::Release);
+}
+
+/// Opens `self/NAME` of the proc file system for reading; `path` is the absolute path, `/proc/self/NAME`.
+pub fn open_self(path: &'static CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match PROC.load(Ordering::Acquire) {
+        -1 => openat(CWD, path, flags, Mode::empty()),
+        directory => {
+            let relative =
+                CStr::from_bytes_with_nul(&path.to_bytes_with_nul()[c"/proc/".count_bytes()..])
+                    .unwrap_or(path);
+            // SAFETY: kept open for good, by `keep`'s contract.
+            openat(
+                unsafe { BorrowedFd::borrow_raw(directory) },
+                relative,
+                flags,
+                Mode::empty(),
+            )
+        }
+    }
+}

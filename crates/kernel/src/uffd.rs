@@ -1,0 +1,526 @@
+//! userfaultfd: fault and event messages, and the operations that install, protect and move pages.
+//!
+//! Errnos are named once here: `EEXIST` is [`Stop::Present`], `ENOENT` [`Stop::Absent`], `EAGAIN` [`Stop::EventPending`],
+//! `EBUSY` [`Stop::Pinned`], `ESRCH` [`Stop::Gone`], `EINVAL` [`Stop::Refused`].
+use std::ffi::c_void;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Updater, opcode};
+
+use crate::page::{PAGE_SHIFT, PageNumber, PageRange};
+
+/// `UFFDIO_API` feature bits (`linux/userfaultfd.h`), with the kernel release that brought each.
+pub mod feature {
+    #![allow(missing_docs)]
+    pub const PAGEFAULT_FLAG_WP: u64 = 1 << 0; // 5.7
+    pub const EVENT_FORK: u64 = 1 << 1; // 4.11
+    pub const EVENT_REMAP: u64 = 1 << 2; // 4.11
+    pub const EVENT_REMOVE: u64 = 1 << 3; // 4.11
+    pub const MISSING_HUGETLBFS: u64 = 1 << 4; // 4.11
+    pub const MISSING_SHMEM: u64 = 1 << 5; // 4.11
+    pub const EVENT_UNMAP: u64 = 1 << 6; // 4.11
+    pub const SIGBUS: u64 = 1 << 7; // 4.14
+    pub const THREAD_ID: u64 = 1 << 8; // 4.14
+    pub const MINOR_HUGETLBFS: u64 = 1 << 9; // 5.13
+    pub const MINOR_SHMEM: u64 = 1 << 10; // 5.14
+    pub const EXACT_ADDRESS: u64 = 1 << 11; // 5.18
+    pub const WP_HUGETLBFS_SHMEM: u64 = 1 << 12; // 5.19
+    pub const WP_UNPOPULATED: u64 = 1 << 13; // 6.4
+    pub const POISON: u64 = 1 << 14; // 6.6
+    pub const WP_ASYNC: u64 = 1 << 15; // 6.7
+    pub const MOVE: u64 = 1 << 16; // 6.8
+}
+
+const UFFD_API: u64 = 0xAA;
+const GROUP: u8 = 0xAA;
+
+#[repr(C)]
+struct ApiArg {
+    api: u64,
+    features: u64,
+    ioctls: u64,
+}
+#[repr(C)]
+struct RangeArg {
+    start: u64,
+    len: u64,
+}
+#[repr(C)]
+struct RegisterArg {
+    range: RangeArg,
+    mode: u64,
+    ioctls: u64,
+}
+/// `uffdio_copy` and `uffdio_move` have the same layout.
+#[repr(C)]
+struct TransferArg {
+    dst: u64,
+    src: u64,
+    len: u64,
+    mode: u64,
+    done: i64,
+}
+#[repr(C)]
+struct ZeropageArg {
+    range: RangeArg,
+    mode: u64,
+    done: i64,
+}
+#[repr(C)]
+struct WriteprotectArg {
+    range: RangeArg,
+    mode: u64,
+}
+#[repr(C)]
+struct PoisonArg {
+    range: RangeArg,
+    mode: u64,
+    done: i64,
+}
+
+const API: Opcode = opcode::read_write::<ApiArg>(GROUP, 0x3F);
+const REGISTER: Opcode = opcode::read_write::<RegisterArg>(GROUP, 0);
+const UNREGISTER: Opcode = opcode::read::<RangeArg>(GROUP, 1);
+const WAKE: Opcode = opcode::read::<RangeArg>(GROUP, 2);
+const COPY: Opcode = opcode::read_write::<TransferArg>(GROUP, 3);
+const ZEROPAGE: Opcode = opcode::read_write::<ZeropageArg>(GROUP, 4);
+const MOVE: Opcode = opcode::read_write::<TransferArg>(GROUP, 5);
+const WRITEPROTECT: Opcode = opcode::read_write::<WriteprotectArg>(GROUP, 6);
+const POISON: Opcode = opcode::read_write::<PoisonArg>(GROUP, 8);
+const IOC_NEW: Opcode = opcode::none(GROUP, 0);
+
+const COPY_MODE_WP: u64 = 1 << 1;
+const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
+const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
+const REGISTER_MODE_MISSING: u64 = 1 << 0;
+const REGISTER_MODE_WP: u64 = 1 << 1;
+
+// The numbers in the kernel's ABI, so that a change of a struct above cannot pass unseen.
+const _: () = {
+    assert!(
+        API == 0xC018_AA3F
+            && REGISTER == 0xC020_AA00
+            && UNREGISTER == 0x8010_AA01
+            && WAKE == 0x8010_AA02
+    );
+    assert!(COPY == 0xC028_AA03 && ZEROPAGE == 0xC020_AA04 && MOVE == 0xC028_AA05);
+    assert!(WRITEPROTECT == 0xC018_AA06 && POISON == 0xC020_AA08 && IOC_NEW == 0xAA00);
+    assert!(size_of::<Message>() == 32);
+};
+
+/// Why an operation over a range stopped before its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// A page is there already.
+    Present,
+    /// No page (to move), or no mapping (to install into).
+    Absent,
+    /// An event message (unmap, remap, remove) is unread or its thread has not gone on yet, or the work was cut short: try again.
+    EventPending,
+    /// The page is pinned by a device, or shared with a forked process.
+    Pinned,
+    /// The address space is gone.
+    Gone,
+    /// The mapping does not allow this (not registered, locked or protected otherwise than the other end).
+    Refused,
+    /// Anything else.
+    Other(Errno),
+}
+
+impl From<Errno> for Stop {
+    fn from(errno: Errno) -> Stop {
+        match errno {
+            Errno::EXIST => Stop::Present,
+            Errno::NOENT => Stop::Absent,
+            Errno::AGAIN => Stop::EventPending,
+            Errno::BUSY => Stop::Pinned,
+            Errno::SRCH => Stop::Gone,
+            Errno::INVAL => Stop::Refused,
+            other => Stop::Other(other),
+        }
+    }
+}
+
+/// How far an operation over a range came: whole pages done from its start, and why it stopped if that is not all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Pages done.
+    pub pages: u64,
+    /// None when all were done.
+    pub stop: Option<Stop>,
+}
+
+/// A message read from a userfaultfd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// A thread waits for a page.
+    Fault {
+        /// The page.
+        page: PageNumber,
+        /// The access is a write.
+        write: bool,
+        /// The page is there and write-protected; otherwise it is missing.
+        write_protect: bool,
+        /// The faulting thread, when the feature was asked for; 0 otherwise.
+        thread: u32,
+    },
+    /// `mremap` moved `from` to begin at `to`.
+    Remap {
+        /// The pages' place before.
+        from: PageRange,
+        /// Their first page now.
+        to: PageNumber,
+    },
+    /// `madvise` is about to empty the range (`MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`).
+    Remove(PageRange),
+    /// The range was unmapped.
+    Unmap(PageRange),
+    /// The process forked; the descriptor serves the child's copy.
+    Fork(RawFd),
+    /// A kind this code does not know.
+    Unknown(u8),
+}
+
+/// One raw `struct uffd_msg`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Message {
+    event: u8,
+    reserved: [u8; 7],
+    arg: [u64; 3],
+}
+
+impl Message {
+    /// The message decoded.
+    pub fn decode(&self) -> Event {
+        const PAGEFAULT_FLAG_WRITE: u64 = 1 << 0;
+        const PAGEFAULT_FLAG_WP: u64 = 1 << 1;
+        let page = |address: u64| PageNumber(address >> PAGE_SHIFT);
+        let [a, b, c] = self.arg;
+        match self.event {
+            0x12 => Event::Fault {
+                page: page(b),
+                write: a & PAGEFAULT_FLAG_WRITE != 0,
+                write_protect: a & PAGEFAULT_FLAG_WP != 0,
+                thread: c as u32,
+            },
+            0x13 => Event::Fork(a as u32 as RawFd),
+            0x14 => Event::Remap {
+                from: PageRange {
+                    start: page(a),
+                    end: page(a + c),
+                },
+                to: page(b),
+            },
+            0x15 => Event::Remove(PageRange {
+                start: page(a),
+                end: page(b),
+            }),
+            0x16 => Event::Unmap(PageRange {
+                start: page(a),
+                end: page(b),
+            }),
+            other => Event::Unknown(other),
+        }
+    }
+}
+
+/// Why a userfaultfd could not be opened: both ways in, and what each said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("userfaultfd cannot be opened: /dev/userfaultfd: {device}; system call: {syscall}")]
+pub struct OpenError {
+    /// What opening the device said.
+    pub device: Errno,
+    /// What the system call said.
+    pub syscall: Errno,
+}
+
+/// An open userfaultfd of this process's address space.
+///
+/// Dropping the last descriptor of a userfaultfd unregisters its memory, and missing pages then read as zeros: the pager
+/// keeps its descriptors until the process ends.
+#[derive(Debug)]
+pub struct Uffd {
+    fd: OwnedFd,
+    features: u64,
+}
+
+/// `ioctl(/dev/userfaultfd, USERFAULTFD_IOC_NEW, flags)`, which returns the new descriptor.
+struct New(u32);
+
+// SAFETY: the request takes its flags by value, reads and writes no memory, and returns a fresh descriptor or an error.
+unsafe impl Ioctl for New {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+    fn opcode(&self) -> Opcode {
+        IOC_NEW
+    }
+    fn as_ptr(&mut self) -> *mut c_void {
+        self.0 as usize as *mut c_void
+    }
+    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
+        // SAFETY: the request succeeded, so `out` is a descriptor nobody else owns.
+        Ok(unsafe { OwnedFd::from_raw_fd(out) })
+    }
+}
+
+/// Opens `/dev/userfaultfd`, whose file permission decides who may page kernel-mode faults.
+pub fn open_device() -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags, open};
+    open(
+        c"/dev/userfaultfd",
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+/// Opens a userfaultfd that also serves faults taken in kernel mode: by `device` if given, else by the device file, else by the
+/// system call. Not yet usable: [`Uffd::negotiate`] comes next.
+pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
+    use rustix::fs::OFlags;
+    let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
+    let by_device = |fd: BorrowedFd<'_>| {
+        // SAFETY: `New` upholds its contract on any descriptor; on one that is not the device the kernel answers ENOTTY.
+        unsafe { ioctl::ioctl(fd, New(flags)) }
+    };
+    let device = match device {
+        Some(fd) => by_device(fd),
+        None => open_device().and_then(|fd| by_device(fd.as_fd())),
+    };
+    device.or_else(|device| {
+        // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
+        unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags)) }
+            .map_err(|syscall| OpenError { device, syscall })
+    })
+}
+
+/// Opens a userfaultfd as [`open`] does, or else one that serves faults taken in user mode only, which needs no privilege (5.11): a system
+/// call on a missing or protected page then gets `EFAULT`. Enough for SIGBUS delivery, where faults in kernel mode fail anyway, and
+/// where the kernel resolves the faults itself ([`feature::WP_ASYNC`]).
+pub fn open_for_user_mode() -> Result<OwnedFd, OpenError> {
+    const UFFD_USER_MODE_ONLY: u32 = 1;
+    open(None).or_else(|error| {
+        use rustix::fs::OFlags;
+        let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() | UFFD_USER_MODE_ONLY;
+        // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
+        unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags)) }
+            .map_err(|syscall| OpenError { syscall, ..error })
+    })
+}
+
+impl Uffd {
+    /// The features this kernel has, asked of a throw-away descriptor (a descriptor answers `UFFDIO_API` once).
+    pub fn kernel_features(fd: OwnedFd) -> Result<u64, Errno> {
+        Uffd::negotiate(fd, 0).map(|uffd| uffd.features)
+    }
+
+    /// Makes a fresh descriptor usable with exactly `features`.
+    pub fn negotiate(fd: OwnedFd, features: u64) -> Result<Uffd, Errno> {
+        let mut arg = ApiArg {
+            api: UFFD_API,
+            features,
+            ioctls: 0,
+        };
+        // SAFETY: the opcode and the struct belong together (asserted above), and the kernel writes only into the struct.
+        unsafe { ioctl::ioctl(&fd, Updater::<API, _>::new(&mut arg)) }?;
+        Ok(Uffd {
+            fd,
+            features: if features == 0 {
+                arg.features
+            } else {
+                features
+            },
+        })
+    }
+
+    /// The features negotiated.
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    /// Registers private anonymous memory of our own as a target of [`Uffd::move_pages`], without any faults: missing pages there read as
+    /// zeros, as usual.
+    pub fn register_target(&self, range: PageRange) -> Result<(), Errno> {
+        let mut arg = RegisterArg {
+            range: range_arg(range),
+            mode: REGISTER_MODE_WP,
+            ioctls: 0,
+        };
+        // SAFETY: opcode and struct belong together; write-protect mode alone changes nothing until something is protected.
+        unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
+    }
+
+    /// Registers private anonymous memory for missing and write-protect faults.
+    ///
+    /// # Safety
+    /// From now on a thread that touches a missing page of `range` waits until someone installs it. The caller answers for
+    /// serving those faults for as long as the memory is registered, from a thread that never touches `range` itself.
+    pub unsafe fn register(&self, range: PageRange) -> Result<(), Errno> {
+        let mut arg = RegisterArg {
+            range: range_arg(range),
+            mode: REGISTER_MODE_MISSING | REGISTER_MODE_WP,
+            ioctls: 0,
+        };
+        // SAFETY: opcode and struct belong together; what registration does to `range` the caller answers for.
+        unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
+    }
+
+    /// Registers `range` for write-protect faults alone. Nothing is protected yet, so nothing changes for the program.
+    pub fn register_write_protect(&self, range: PageRange) -> Result<(), Errno> {
+        self.register_target(range)
+    }
+
+    /// Registers `range` for missing faults alone.
+    ///
+    /// # Safety
+    /// As [`Uffd::register`].
+    pub unsafe fn register_missing(&self, range: PageRange) -> Result<(), Errno> {
+        let mut arg = RegisterArg {
+            range: range_arg(range),
+            mode: REGISTER_MODE_MISSING,
+            ioctls: 0,
+        };
+        // SAFETY: opcode and struct belong together; what registration does to `range` the caller answers for.
+        unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
+    }
+
+    /// Ends registration; missing pages of `range` read as zeros from now on.
+    ///
+    /// # Safety
+    /// The caller answers for every page of `range` whose bytes matter being resident.
+    pub unsafe fn unregister(&self, range: PageRange) -> Result<(), Errno> {
+        let mut arg = range_arg(range);
+        // SAFETY: opcode and struct belong together; the caller answers for the contents.
+        unsafe { ioctl::ioctl(&self.fd, Updater::<UNREGISTER, _>::new(&mut arg)) }
+    }
+
+    /// Installs `range` with bytes copied from `source`, write-protected if asked, and wakes the threads that wait for it.
+    /// Never overwrites a page.
+    ///
+    /// # Safety
+    /// `source` is readable for the whole length and is not itself served by the calling thread. The bytes are what the program
+    /// must find in `range`.
+    pub unsafe fn copy(
+        &self,
+        range: PageRange,
+        source: *const u8,
+        write_protect: bool,
+    ) -> Progress {
+        let mode = if write_protect { COPY_MODE_WP } else { 0 };
+        let mut arg = transfer(range, source as usize, mode);
+        // SAFETY: opcode and struct belong together; the kernel reads `source`, which the caller answers for, and installs
+        // only where nothing is mapped.
+        let result = unsafe { ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) };
+        progress(result, arg.done)
+    }
+
+    /// Moves the pages at `source` to `range` atomically, without copying; `range` must be empty and wakes its waiters. Refuses
+    /// pages pinned by a device or shared by fork. A missing page at `source` ends the move, or is stepped over with `skip_holes`.
+    ///
+    /// # Safety
+    /// Whoever uses `source` must expect its pages to vanish; the caller answers for both ranges.
+    pub unsafe fn move_pages(
+        &self,
+        range: PageRange,
+        source: PageNumber,
+        skip_holes: bool,
+    ) -> Progress {
+        let mode = if skip_holes {
+            MOVE_MODE_ALLOW_SRC_HOLES
+        } else {
+            0
+        };
+        let mut arg = transfer(range, source.address(), mode);
+        // SAFETY: opcode and struct belong together; what moving does to both ranges the caller answers for.
+        let result = unsafe { ioctl::ioctl(&self.fd, Updater::<MOVE, _>::new(&mut arg)) };
+        progress(result, arg.done)
+    }
+
+    /// Write-protects the present pages of `range`, or ends protection and wakes waiting writers.
+    pub fn write_protect(&self, range: PageRange, protect: bool) -> Result<(), Stop> {
+        let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
+        let mut arg = WriteprotectArg {
+            range: range_arg(range),
+            mode,
+        };
+        // SAFETY: opcode and struct belong together; protection changes no bytes.
+        unsafe { ioctl::ioctl(&self.fd, Updater::<WRITEPROTECT, _>::new(&mut arg)) }
+            .map_err(Stop::from)
+    }
+
+    /// Makes any access to the missing pages of `range` raise SIGBUS.
+    pub fn poison(&self, range: PageRange) -> Progress {
+        let mut arg = PoisonArg {
+            range: range_arg(range),
+            mode: 0,
+            done: 0,
+        };
+        // SAFETY: opcode and struct belong together; only missing pages are affected.
+        let result = unsafe { ioctl::ioctl(&self.fd, Updater::<POISON, _>::new(&mut arg)) };
+        progress(result, arg.done)
+    }
+
+    /// Wakes the threads that wait on `range`, so that they try their access again.
+    pub fn wake(&self, range: PageRange) {
+        let mut arg = range_arg(range);
+        // SAFETY: opcode and struct belong together; waking changes nothing.
+        let _ = unsafe { ioctl::ioctl(&self.fd, Updater::<WAKE, _>::new(&mut arg)) };
+    }
+
+    /// Reads waiting messages without blocking; the number read, 0 when none waits.
+    pub fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
+        let len = size_of_val(messages);
+        // SAFETY: `Message` is plain old data without padding, so any bytes written into it are valid.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(messages.as_mut_ptr().cast::<u8>(), len) };
+        match rustix::io::read(&self.fd, bytes) {
+            Ok(read) => Ok(read / size_of::<Message>()),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Whether a message waits. Does not block.
+    pub fn is_readable(&self) -> bool {
+        let mut fd = [PollFd::new(&self.fd, PollFlags::IN)];
+        matches!(poll(&mut fd, Some(&Timespec::default())), Ok(1..))
+    }
+
+    /// The descriptor's number.
+    pub fn number(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl AsFd for Uffd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn range_arg(range: PageRange) -> RangeArg {
+    RangeArg {
+        start: range.address() as u64,
+        len: range.bytes() as u64,
+    }
+}
+
+fn transfer(range: PageRange, source: usize, mode: u64) -> TransferArg {
+    TransferArg {
+        dst: range.address() as u64,
+        src: source as u64,
+        len: range.bytes() as u64,
+        mode,
+        done: 0,
+    }
+}
+
+/// The kernel writes bytes done, or a negative errno; a partial result comes with EAGAIN.
+fn progress(result: Result<(), Errno>, done: i64) -> Progress {
+    Progress {
+        pages: done.max(0) as u64 >> PAGE_SHIFT,
+        stop: result.err().map(Stop::from),
+    }
+}

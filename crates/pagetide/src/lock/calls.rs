@@ -1,0 +1,418 @@
+//! The calls of the contract, for the process.
+use pagetide_kernel::smaps::Area;
+use pagetide_kernel::{PageRange, mlock as kernel, smaps};
+use rustix::io::Errno;
+
+use super::error::LockError;
+use super::flags::{AllFlags, LockFlags, Mode};
+use super::fork;
+use super::registry::{Holders, Segment};
+use super::state::{Guard, State, each_gap, everything, pages, state};
+
+/// Locks the pages that hold any byte of `address..address + len` in exactly one mode; a lock in the other mode is replaced. The whole range is charged to
+/// the lock limit at once.
+///
+/// # Errors
+/// `EINVAL` flags are not exactly one mode, or the range wraps around; `EPERM` the limit is 0; `ENOMEM` over the limit (nothing has changed), or a part
+/// of the range is not mapped (what comes before it stays locked, as the system call leaves it) or cannot be faulted in (full mode; the range stays
+/// locked).
+pub fn mlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), LockError> {
+    const CALL: &str = "mlock2";
+    let Some(mode) = flags.mode() else {
+        return Err(LockError::flags(
+            CALL,
+            flags.bits(),
+            "LOCKED (1) or ONFAULT (2)",
+        ));
+    };
+    fork::arm();
+    let mut state = state();
+    let result = kernel::mlock2(address as usize, len, mode.kernel());
+    let range = pages(address as usize, len).map_err(|errno| LockError::plain(CALL, errno))?;
+    match result {
+        Ok(()) => {
+            note_locked(&mut state, range, mode);
+            Ok(())
+        }
+        Err(errno) => {
+            let error = LockError::of_limit(CALL, errno, uncharged(range));
+            // Over the limit nothing is changed. At a hole, or where faulting in failed, the kernel keeps what it did.
+            if errno != Errno::INVAL && errno != Errno::PERM && error.report().is_none() {
+                adopt(&mut state, range, mode);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// After the kernel has locked `range` in `mode` for the process.
+pub(super) fn note_locked(state: &mut State, range: PageRange, mode: Mode) {
+    state
+        .registry
+        .update(range, |holders| holders.with_process(Some(mode)));
+    if state.registry.has_owners() {
+        restore_modes(state, range, mode);
+    }
+}
+
+/// The kernel has all of `range` in `mode`; puts back the mode of pages that an owner wants full.
+fn restore_modes(state: &State, range: PageRange, mode: Mode) {
+    let mut other = Vec::new();
+    state.registry.for_each_in(range, |segment| {
+        if let Some(wanted) = segment.holders.mode().filter(|wanted| *wanted != mode) {
+            other.push((segment.range, wanted));
+        }
+    });
+    for (part, wanted) in other {
+        // Locked already, so no limit applies; pages of full ones are present.
+        let _ = kernel::mlock2(part.address(), part.bytes(), wanted.kernel());
+    }
+}
+
+/// Bytes of `range` that are not charged to the lock limit yet: what a lock of it needs.
+pub(super) fn uncharged(range: PageRange) -> u64 {
+    let areas = smaps::locked(None).unwrap_or_default();
+    let charged = areas
+        .iter()
+        .map(|area| area.range().intersection(range).bytes() as u64);
+    (range.bytes() as u64).saturating_sub(charged.sum())
+}
+
+/// Registers what the kernel has locked of `range` although the call failed.
+fn adopt(state: &mut State, range: PageRange, mode: Mode) {
+    for area in smaps::locked(None).unwrap_or_default() {
+        let part = area.range().intersection(range);
+        state
+            .registry
+            .update(part, |holders| holders.with_process(Some(mode)));
+    }
+}
+
+/// Unlocks the range, whoever of the process locked it and in whatever mode; foreign locks in it, too. Pages that an owner holds stay.
+///
+/// # Errors
+/// `EINVAL` the range wraps around; `ENOMEM` a part of it is not mapped (what comes before it is unlocked).
+pub fn munlock(address: *const u8, len: usize) -> Result<(), LockError> {
+    const CALL: &str = "munlock";
+    let mut state = state();
+    let range = pages(address as usize, len).map_err(|errno| LockError::plain(CALL, errno))?;
+    if !state.registry.has_owners() {
+        // Nothing to keep: one call, and the kernel's own errors.
+        let result = kernel::munlock(address as usize, len);
+        if result.is_ok() {
+            state.registry.forget(range);
+            return Ok(());
+        }
+        drop_unlocked(&mut state, range);
+        return result.map_err(|errno| LockError::of_limit(CALL, errno, 0));
+    }
+    unlock(&mut state, CALL, range, |_| true, true)
+}
+
+/// Unlocks those pages of the range that are locked in one of the modes in `flags`. The others, foreign locks among them, are left as they are: that is
+/// success, too.
+///
+/// # Errors
+/// `EINVAL` flags are not one or both modes, or the range wraps around; `ENOMEM` a part of it is not mapped (what comes before it is done).
+pub fn munlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), LockError> {
+    const CALL: &str = "munlock2";
+    if !flags.is_subset() {
+        return Err(LockError::flags(
+            CALL,
+            flags.bits(),
+            "LOCKED (1), ONFAULT (2) or both (3)",
+        ));
+    }
+    let range = pages(address as usize, len).map_err(|errno| LockError::plain(CALL, errno))?;
+    let mut state = state();
+    if state.future_ever {
+        // Mappings come and go locked without the registry's knowledge then.
+        state
+            .reconcile()
+            .map_err(|errno| LockError::plain(CALL, errno))?;
+    }
+    unlock(&mut state, CALL, range, |mode| flags.names(mode), false)
+}
+
+/// Takes the process's lock from pages of `range` whose mode is `wanted`; with `unknown`, also unlocks what the registry does not know.
+fn unlock(
+    state: &mut State,
+    call: &'static str,
+    range: PageRange,
+    wanted: impl Fn(Mode) -> bool,
+    unknown: bool,
+) -> Result<(), LockError> {
+    let whole = kernel::is_mapped(range.address(), range.bytes());
+    let done = if whole {
+        range
+    } else {
+        mapped_head(range).map_err(|errno| LockError::plain(call, errno))?
+    };
+    release(state, done, wanted, unknown).map_err(|errno| LockError::plain(call, errno))?;
+    if whole {
+        Ok(())
+    } else {
+        Err(LockError::hole(call))
+    }
+}
+
+/// The part of `range` before its first hole.
+fn mapped_head(range: PageRange) -> Result<PageRange, Errno> {
+    let mut end = range.start;
+    pagetide_kernel::maps::Maps::open()?.for_each(|mapping| {
+        if mapping.range.start <= end && end < mapping.range.end {
+            end = mapping.range.end;
+        }
+    })?;
+    Ok(PageRange {
+        start: range.start,
+        end: end.min(range.end),
+    })
+}
+
+/// As `unlock`, for a range that is mapped throughout.
+fn release(
+    state: &mut State,
+    range: PageRange,
+    wanted: impl Fn(Mode) -> bool,
+    unknown: bool,
+) -> Result<(), Errno> {
+    let takes = |holders: Holders| holders.process.is_some_and(&wanted);
+    let mut kept = Vec::new();
+    let mut weakened = Vec::new();
+    let mut go = Vec::new();
+    state.registry.for_each_in(range, |segment| {
+        let Segment { range, holders } = segment;
+        let after = if takes(holders) {
+            holders.with_process(None)
+        } else {
+            holders
+        };
+        match after.mode() {
+            None => go.push(range),
+            Some(mode) => {
+                kept.push(range);
+                if holders.mode() != Some(mode) {
+                    weakened.push((range, mode));
+                }
+            }
+        }
+    });
+    if unknown {
+        go.clear();
+        each_gap(range, kept.into_iter(), |gap| go.push(gap));
+    }
+    merge(&mut go);
+    for part in go {
+        kernel::munlock(part.address(), part.bytes())?;
+    }
+    for (part, mode) in weakened {
+        kernel::mlock2(part.address(), part.bytes(), mode.kernel())?;
+    }
+    state.registry.update(range, |holders| {
+        if takes(holders) {
+            holders.with_process(None)
+        } else {
+            holders
+        }
+    });
+    Ok(())
+}
+
+/// Joins ranges that touch: one system call for both.
+fn merge(ranges: &mut Vec<PageRange>) {
+    ranges.dedup_by(|next, before| {
+        let touching = before.end == next.start;
+        if touching {
+            before.end = next.end;
+        }
+        touching
+    });
+}
+
+/// After an unlock that failed half-way: forgets what is not locked any more.
+fn drop_unlocked(state: &mut State, range: PageRange) {
+    let areas = smaps::locked(None).unwrap_or_default();
+    let mut gone = Vec::new();
+    each_gap(range, areas.iter().map(Area::range), |gap| gone.push(gap));
+    for gap in gone {
+        state.registry.forget(gap);
+    }
+}
+
+/// Forgets the range: it has been unmapped otherwise than by [`munmap`](super::munmap). What is there now is left as it is.
+pub fn forget(address: *const u8, len: usize) {
+    if let Ok(range) = pages(address as usize, len) {
+        state().registry.forget(range);
+    }
+}
+
+/// Locks what is mapped now (`CURRENT`), what will be mapped (`FUTURE`), or both; with `ONFAULT` as pages are touched. Each call replaces what was said
+/// about the future before.
+///
+/// With future locking, what is mapped beyond the lock limit fails with `EAGAIN`, address space without access included.
+///
+/// # Errors
+/// `EINVAL` flags are empty, `ONFAULT` alone, or unknown; `EPERM` the limit is 0; `ENOMEM` all that is mapped, touched or not, is more than the limit.
+pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
+    const CALL: &str = "mlockall";
+    fork::arm();
+    let mut state = state();
+    let mode = if flags.contains(AllFlags::ONFAULT) {
+        Mode::OnFault
+    } else {
+        Mode::Full
+    };
+    kernel::mlockall(flags.bits()).map_err(|errno| match errno {
+        Errno::INVAL => LockError::flags(
+            CALL,
+            flags.bits(),
+            "CURRENT (1), FUTURE (2) or both, with or without ONFAULT (4)",
+        ),
+        _ => LockError::of_limit(CALL, errno, address_space_bytes()),
+    })?;
+    state.future = flags.contains(AllFlags::FUTURE).then_some(mode);
+    state.future_ever |= state.future.is_some();
+    if flags.contains(AllFlags::CURRENT) {
+        let areas =
+            smaps::locked(None).map_err(|_| LockError::plain("mlockall: smaps", Errno::IO))?;
+        for area in &areas {
+            note_locked(&mut state, area.range(), mode);
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of address space, which is what `mlockall` charges.
+fn address_space_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').next().and_then(|text| text.parse().ok());
+    pages.unwrap_or(0u64) * pagetide_kernel::PAGE_SIZE as u64
+}
+
+/// Unlocks everything, foreign locks included, and ends future locking. Pages that an owner holds stay locked without a gap.
+///
+/// # Errors
+/// What the kernel says, which on stock kernels is nothing.
+pub fn munlockall() -> Result<(), LockError> {
+    const CALL: &str = "munlockall";
+    let mut state = state();
+    let result = if state.registry.has_owners() {
+        all_but_owned(&mut state)
+    } else {
+        kernel::munlockall()
+    };
+    result.map_err(|errno| LockError::plain(CALL, errno))?;
+    state
+        .registry
+        .update(everything(), |holders| holders.with_process(None));
+    state.future = None;
+    state.future_ever = false;
+    Ok(())
+}
+
+fn all_but_owned(state: &mut Guard) -> Result<(), Errno> {
+    if state.future.is_some() {
+        end_future(state)?;
+    }
+    for area in smaps::locked(None).map_err(|_| Errno::IO)? {
+        unlock_mapped(state, area.range(), |_| true, true)?;
+    }
+    Ok(())
+}
+
+/// As `release`; a mapping that has gone since it was listed is no error.
+fn unlock_mapped(
+    state: &mut State,
+    range: PageRange,
+    wanted: impl Fn(Mode) -> bool,
+    unknown: bool,
+) -> Result<(), Errno> {
+    match release(state, range, wanted, unknown) {
+        Err(Errno::NOMEM) => {
+            drop_unlocked(state, range);
+            Ok(())
+        }
+        result => result,
+    }
+}
+
+/// Unlocks by part: `CURRENT` what is mapped, keeping future locking; `FUTURE` ends future locking, keeping what is locked; `ONFAULT` ranges locked on
+/// fault, current and future, leaving full ones. Foreign locks are left as they are, and so are pages that an owner holds.
+///
+/// Ending the future alone needs two steps, because the kernel has no such call: `mlockall(CURRENT | ONFAULT)`, which ends it and marks everything, then
+/// unlocking what was not locked before. What another thread maps or locks in between may end up locked or not. Where the lock limit forbids the first step,
+/// everything is unlocked and locked again, and a page can leave memory in that moment.
+///
+/// # Errors
+/// `EINVAL` flags are empty or unknown; an I/O error if `/proc/self/smaps` cannot be read.
+pub fn munlockall2(flags: AllFlags) -> Result<(), LockError> {
+    const CALL: &str = "munlockall2";
+    if !flags.is_subset() {
+        return Err(LockError::flags(
+            CALL,
+            flags.bits(),
+            "CURRENT (1), FUTURE (2), ONFAULT (4) or any of them together",
+        ));
+    }
+    let failed = |errno| LockError::plain(CALL, errno);
+    let mut state = state();
+    let areas = state.reconcile().map_err(failed)?;
+    let current = flags.contains(AllFlags::CURRENT);
+    let on_fault = flags.contains(AllFlags::ONFAULT);
+    if current || on_fault {
+        let wanted = |mode| current || mode == Mode::OnFault;
+        for area in &areas {
+            unlock_mapped(&mut state, area.range(), wanted, false).map_err(failed)?;
+        }
+    }
+    let ends = flags.contains(AllFlags::FUTURE) || on_fault && state.future == Some(Mode::OnFault);
+    if ends && state.future.is_some() {
+        end_future(&mut state).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Ends future locking and keeps what is locked.
+fn end_future(state: &mut Guard) -> Result<(), Errno> {
+    let tells = smaps::tells_mode();
+    let before = state.reconcile()?;
+    let mode_of = |area: &Area| match tells {
+        true if area.on_fault => Mode::OnFault,
+        true => Mode::Full,
+        // By the registry below where it knows; a full lock keeps whatever the other would.
+        false => Mode::Full,
+    };
+    match kernel::mlockall(kernel::MCL_CURRENT | kernel::MCL_ONFAULT) {
+        Ok(()) => {
+            for area in smaps::locked(None).map_err(|_| Errno::IO)? {
+                let mut extra = Vec::new();
+                each_gap(area.range(), before.iter().map(Area::range), |gap| {
+                    extra.push(gap);
+                });
+                for gap in extra {
+                    let _ = kernel::munlock(gap.address(), gap.bytes());
+                }
+            }
+        }
+        Err(Errno::NOMEM | Errno::PERM) => kernel::munlockall()?,
+        Err(other) => return Err(other),
+    }
+    state.future = None;
+    for area in &before {
+        let mut parts = Vec::new();
+        state.registry.for_each_in(area.range(), |segment| {
+            parts.push((segment.range, segment.holders.mode()));
+        });
+        let known: Vec<PageRange> = parts.iter().map(|(range, _)| *range).collect();
+        each_gap(area.range(), known.into_iter(), |gap| {
+            parts.push((gap, Some(mode_of(area))));
+        });
+        for (part, mode) in parts {
+            // Gone since, or not to be faulted in (no access): marked all the same.
+            let mode = mode.unwrap_or(Mode::OnFault);
+            let _ = kernel::mlock2(part.address(), part.bytes(), mode.kernel());
+        }
+    }
+    Ok(())
+}

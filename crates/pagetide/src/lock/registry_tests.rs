@@ -1,0 +1,137 @@
+//! The registry against a plain array of pages.
+use proptest::prelude::*;
+
+use super::*;
+
+const PAGES: u64 = 64;
+
+#[derive(Debug, Clone)]
+enum Step {
+    Lock(u64, u64, Mode),
+    Unlock(u64, u64),
+    UnlockMode(u64, u64, Mode),
+    Hold(u64, u64, Mode),
+    Release(usize),
+    Forget(u64, u64),
+    Relocate(u64, u64, u64, u64),
+}
+
+fn mode() -> impl Strategy<Value = Mode> {
+    prop_oneof![Just(Mode::Full), Just(Mode::OnFault)]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let span = || (0..PAGES, 0..20u64).prop_map(|(s, n)| (s, (s + n).min(PAGES)));
+    prop_oneof![
+        (span(), mode()).prop_map(|((s, e), m)| Step::Lock(s, e, m)),
+        span().prop_map(|(s, e)| Step::Unlock(s, e)),
+        (span(), mode()).prop_map(|((s, e), m)| Step::UnlockMode(s, e, m)),
+        (span(), mode()).prop_map(|((s, e), m)| Step::Hold(s, e, m)),
+        any::<usize>().prop_map(Step::Release),
+        span().prop_map(|(s, e)| Step::Forget(s, e)),
+        (span(), span()).prop_map(|((a, b), (c, d))| Step::Relocate(a, b, c, d)),
+    ]
+}
+
+fn pages(start: u64, end: u64) -> PageRange {
+    range(start, end)
+}
+
+fn check(registry: &Registry, model: &[Holders]) {
+    let mut seen = vec![Holders::NONE; model.len()];
+    let mut last: Option<Segment> = None;
+    let mut owned = 0;
+    for segment in registry.iter() {
+        assert!(!segment.range.is_empty() && segment.holders.count() > 0);
+        if let Some(last) = last {
+            assert!(last.range.end <= segment.range.start, "disjoint, in order");
+            let touching = last.range.end == segment.range.start;
+            assert!(
+                !(touching && last.holders == segment.holders),
+                "equal neighbours are merged"
+            );
+        }
+        owned += usize::from(segment.holders.owned());
+        for page in segment.range.iter() {
+            seen[page.0 as usize] = segment.holders;
+        }
+        last = Some(segment);
+    }
+    assert_eq!(seen, model);
+    assert_eq!(registry.has_owners(), owned > 0);
+    for (page, holders) in model.iter().enumerate() {
+        assert_eq!(registry.holders(PageNumber(page as u64)), *holders);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn the_registry_is_an_array_of_pages(steps in prop::collection::vec(step(), 1..60)) {
+        let mut registry = Registry::new();
+        let mut model = vec![Holders::NONE; PAGES as usize];
+        let mut held: Vec<(u64, u64, Mode)> = Vec::new();
+        for step in steps {
+            let each = |model: &mut Vec<Holders>, s: u64, e: u64, change: &dyn Fn(Holders) -> Holders| {
+                for holders in &mut model[s as usize..e as usize] {
+                    *holders = change(*holders);
+                }
+            };
+            match step {
+                Step::Lock(s, e, m) => {
+                    registry.update(pages(s, e), |h| h.with_process(Some(m)));
+                    each(&mut model, s, e, &|h| h.with_process(Some(m)));
+                }
+                Step::Unlock(s, e) => {
+                    registry.update(pages(s, e), |h| h.with_process(None));
+                    each(&mut model, s, e, &|h| h.with_process(None));
+                }
+                Step::UnlockMode(s, e, m) => {
+                    let change = |h: Holders| if h.process == Some(m) { h.with_process(None) } else { h };
+                    registry.update(pages(s, e), change);
+                    each(&mut model, s, e, &change);
+                }
+                Step::Hold(s, e, m) => {
+                    held.push((s, e, m));
+                    registry.update(pages(s, e), |h| h.held(m));
+                    each(&mut model, s, e, &|h| h.held(m));
+                }
+                Step::Release(which) if !held.is_empty() => {
+                    let (s, e, m) = held.swap_remove(which % held.len());
+                    registry.update(pages(s, e), |h| h.released(m));
+                    each(&mut model, s, e, &|h| h.released(m));
+                }
+                Step::Release(_) => {}
+                Step::Forget(s, e) => {
+                    registry.forget(pages(s, e));
+                    each(&mut model, s, e, &|_| Holders::NONE);
+                }
+                Step::Relocate(a, b, c, d) => {
+                    registry.relocate(pages(a, b), pages(c, d));
+                    let old: Vec<Holders> = model[a as usize..b as usize].to_vec();
+                    each(&mut model, a, b, &|_| Holders::NONE);
+                    each(&mut model, c, d, &|_| Holders::NONE);
+                    for (index, page) in (c..d).enumerate() {
+                        model[page as usize] = match old.get(index) {
+                            Some(holders) => *holders,
+                            None => Holders::NONE.with_process(old.last().and_then(Holders::mode)),
+                        };
+                    }
+                }
+            }
+            check(&registry, &model);
+        }
+    }
+}
+
+#[test]
+fn two_owners_of_a_page_and_the_first_to_let_go_keeps_it() {
+    let mut registry = Registry::new();
+    registry.update(pages(0, 3), |h| h.held(Mode::OnFault));
+    registry.update(pages(2, 5), |h| h.held(Mode::Full));
+    assert_eq!(registry.holders(PageNumber(2)).mode(), Some(Mode::Full));
+    registry.update(pages(2, 5), |h| h.released(Mode::Full));
+    assert_eq!(registry.holders(PageNumber(2)).mode(), Some(Mode::OnFault));
+    assert_eq!(registry.holders(PageNumber(3)).mode(), None);
+    assert_eq!(registry.len(), 1);
+}

@@ -1,0 +1,163 @@
+//! The one registry of the process, and the lock about it and the system calls, so that both always agree.
+// The lock must be held across a fork and let go on either side, which `std::sync::Mutex` cannot do.
+#![allow(unsafe_code)]
+use std::cell::UnsafeCell;
+use std::ops::{Deref, DerefMut};
+
+use pagetide_kernel::PageRange;
+use pagetide_kernel::smaps::{self, Area};
+use pagetide_kernel::sync::{Lock, LockGuard};
+use rustix::io::Errno;
+
+use super::flags::Mode;
+use super::fork::ForkPolicy;
+use super::registry::Registry;
+
+/// What is known of this process's locks.
+#[derive(Debug)]
+pub(super) struct State {
+    pub registry: Registry,
+    /// What is mapped later is locked by the kernel, in this mode.
+    pub future: Option<Mode>,
+    /// Future locking has been on at some time: locked memory that the registry does not know may be the process's.
+    pub future_ever: bool,
+    pub policy: ForkPolicy,
+    pub fork_error: Option<Errno>,
+}
+
+struct Shared {
+    lock: Lock,
+    state: UnsafeCell<State>,
+}
+
+// SAFETY: `state` is reached through `Guard` only, which holds `lock`.
+unsafe impl Sync for Shared {}
+
+static SHARED: Shared = Shared {
+    lock: Lock::new(),
+    state: UnsafeCell::new(State {
+        registry: Registry::new(),
+        future: None,
+        future_ever: false,
+        policy: ForkPolicy::Relock,
+        fork_error: None,
+    }),
+};
+
+/// Exclusive use of the state.
+pub(super) struct Guard {
+    _held: LockGuard<'static>,
+}
+
+/// Takes the state. Held across system calls: a full lock of much memory makes others wait.
+pub(super) fn state() -> Guard {
+    Guard {
+        _held: SHARED.lock.lock(),
+    }
+}
+
+impl Deref for Guard {
+    type Target = State;
+    fn deref(&self) -> &State {
+        // SAFETY: a `Guard` holds the lock, and there is one at a time.
+        unsafe { &*SHARED.state.get() }
+    }
+}
+
+impl DerefMut for Guard {
+    fn deref_mut(&mut self) -> &mut State {
+        // SAFETY: as above, and `&mut self` makes this the only reference.
+        unsafe { &mut *SHARED.state.get() }
+    }
+}
+
+impl State {
+    /// Compares the registry with the kernel's list. What the kernel does not have locked any more is forgotten (unmapped, or replaced by a new mapping);
+    /// once future locking has been used, what the registry does not know is taken for the process's. Returns the locked mappings.
+    pub fn reconcile(&mut self) -> Result<Vec<Area>, Errno> {
+        let areas = smaps::locked(None)
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let tells = smaps::tells_mode();
+        let mut stale = Vec::new();
+        self.registry.for_each_in(everything(), |segment| {
+            each_gap(segment.range, areas.iter().map(Area::range), |gap| {
+                stale.push(gap)
+            });
+        });
+        for gap in stale {
+            // Owners unmap what they hold themselves; where one's memory is not locked, the kernel never locks it (hugetlb, say).
+            self.registry
+                .update(gap, |holders| holders.with_process(None));
+        }
+        for area in &areas {
+            // A mapping in the other mode than the registry's is not the one that was locked. Full over on-fault is what two owners make.
+            let actual = tells.then_some(if area.on_fault {
+                Mode::OnFault
+            } else {
+                Mode::Full
+            });
+            let adopted = actual.or(self.future);
+            let ever = self.future_ever;
+            self.registry
+                .update(area.range(), |holders| match (holders.process, actual) {
+                    (Some(known), Some(actual)) if !holders.owned() && known != actual => {
+                        holders.with_process(if ever { Some(actual) } else { None })
+                    }
+                    (None, _) if ever && !holders.owned() => {
+                        holders.with_process(adopted.or(Some(Mode::OnFault)))
+                    }
+                    _ => holders,
+                });
+        }
+        Ok(areas)
+    }
+}
+
+/// Every page there is.
+pub(super) fn everything() -> PageRange {
+    PageRange {
+        start: pagetide_kernel::PageNumber(0),
+        end: pagetide_kernel::PageNumber(1 << 52),
+    }
+}
+
+/// Calls `visit` with each part of `range` that is in none of `parts`, which are in order.
+pub(super) fn each_gap(
+    range: PageRange,
+    parts: impl Iterator<Item = PageRange>,
+    mut visit: impl FnMut(PageRange),
+) {
+    let mut at = range.start;
+    for part in parts {
+        let part = part.intersection(range);
+        if part.is_empty() {
+            continue;
+        }
+        if at < part.start {
+            visit(PageRange {
+                start: at,
+                end: part.start,
+            });
+        }
+        at = at.max(part.end);
+    }
+    if at < range.end {
+        visit(PageRange {
+            start: at,
+            end: range.end,
+        });
+    }
+}
+
+/// The pages the kernel's calls act on for `address` and `len`: rounded out; an error where it wraps around.
+pub(super) fn pages(address: usize, len: usize) -> Result<PageRange, Errno> {
+    const BELOW: usize = pagetide_kernel::PAGE_SIZE - 1;
+    let start = address & !BELOW;
+    // The kernel's own arithmetic, its wrapping included.
+    let len = len.wrapping_add(address & BELOW).wrapping_add(BELOW) & !BELOW;
+    let end = start.wrapping_add(len);
+    if end < start {
+        return Err(Errno::INVAL);
+    }
+    Ok(PageRange::covering(start, end - start))
+}

@@ -1,0 +1,362 @@
+//! The evictor: makes pages non-resident, oldest first, ahead of the fault thread.
+//!
+//! A round, for a batch of candidates:
+//! 1. take candidates from the queue, in address order, as runs of neighbours;
+//! 2. for each run, holding the gate: claim its pages and move them out of the program into the staging area, atomically: from here
+//!    an access to them is a fault;
+//! 3. put the dirty ones into the store (clean ones are there already), no lock held;
+//! 4. holding the gate: each page whose word still says Staged becomes Stored; the others were taken back or emptied;
+//! 5. drop the frames.
+//!
+//! Steps 2 to 5 are [`Outgoing`]'s. Moving is refused for pages pinned by a device (they are kept) and where the mapping does not
+//! allow it ([`super::evict_in_place`]).
+//!
+//! The reserve of free pages is refilled in one go from its low-water mark to its high one: a thread that is woken for every page costs
+//! more than the pages do.
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use pagetide_kernel::memory::{BatchDropper, make_exclusive};
+use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_store::StoreError;
+
+use super::outgoing::Outgoing;
+use super::request::Completion;
+use super::word::State;
+use super::{BATCH_PAGES, Pager};
+
+/// How long the store may refuse pages while the program waits for room, before the program is ended. Stated in docs/failure-modes.md.
+pub const STALL_LIMIT: Duration = Duration::from_secs(10);
+/// Rounds that must have found nothing to evict in that time.
+const STALL_ROUNDS: u32 = 200;
+/// Looks at a page that is being loaded while its eviction was asked for.
+const LOADING_TRIES: u32 = 1000;
+/// Pause after a failed put, doubling from the first to the second.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(320));
+
+impl Pager {
+    /// Makes the unpinned resident pages of `range` non-resident, as far as the store takes them, and waits until that is done.
+    pub fn evict_range(&self, range: PageRange) {
+        let done = Completion::new();
+        self.evict_now
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .push((range, std::sync::Arc::clone(&done)));
+        self.work.ring();
+        let _ = done.wait();
+    }
+}
+
+/// What a round did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Round {
+    /// Pages were evicted.
+    Evicted,
+    /// There was nothing it could evict.
+    Nothing,
+    /// There was no need.
+    Idle,
+}
+
+/// The evictor's own state.
+pub struct Evictor<'p> {
+    pub(super) pager: &'p Pager,
+    candidates: Vec<PageNumber>,
+    pub(super) outgoing: Outgoing<'p>,
+    drops: Vec<PageRange>,
+    /// The reserve fell below its low-water mark and has not reached the high one since.
+    refilling: bool,
+    failing_since_ns: Option<u64>,
+    /// Since when rounds have found nothing to evict, and how many have.
+    stuck_since: Option<(u64, u32)>,
+    backoff: Duration,
+}
+
+impl<'p> Evictor<'p> {
+    /// Ready to run; preallocates.
+    pub fn new(pager: &'p Pager) -> Evictor<'p> {
+        Evictor {
+            pager,
+            candidates: Vec::with_capacity(BATCH_PAGES),
+            outgoing: Outgoing::new(pager),
+            drops: Vec::with_capacity(BatchDropper::MAX),
+            refilling: false,
+            failing_since_ns: None,
+            stuck_since: None,
+            backoff: BACKOFF.0,
+        }
+    }
+
+    /// Evicts whenever there is need, until the pager closes.
+    pub fn run(&mut self) {
+        let pager = self.pager;
+        while !pager.closing.load(Relaxed) {
+            let seen = pager.work.look();
+            if pager.ring_wanted.swap(false, SeqCst) {
+                pager.ring_fault_thread();
+            }
+            if pager.pause.load(SeqCst) != 0 {
+                self.stuck_since = None;
+                pager.work.wait(seen, Some(Duration::from_millis(10)));
+                continue;
+            }
+            pager.evicting.store(1, SeqCst);
+            let round = match pager.pause.load(SeqCst) {
+                0 => self.work(),
+                _ => Round::Evicted,
+            };
+            while pager.release_freed() {}
+            pager.evicting.store(0, SeqCst);
+            if pager.wanted.load(SeqCst) > 0 {
+                pager.ring_fault_thread();
+            }
+            self.note_standstill(round);
+            match round {
+                Round::Evicted => pager.progress.ring(),
+                Round::Idle => pager.work.wait(seen, Some(Duration::from_millis(100))),
+                Round::Nothing => pager.work.wait(pager.work.look(), Some(self.backoff)),
+            }
+        }
+    }
+
+    /// Ends the process when faults have waited too long for room that locked or pinned pages do not give.
+    fn note_standstill(&mut self, round: Round) {
+        let pager = self.pager;
+        if round != Round::Nothing || pager.wanted() == 0 {
+            self.stuck_since = None;
+            return;
+        }
+        let (since, rounds) = self.stuck_since.unwrap_or((now_ns(), 0));
+        self.stuck_since = Some((since, rounds.saturating_add(1)));
+        // On a machine so busy that this thread seldom runs, time alone proves nothing.
+        let long = now_ns() - since > STALL_LIMIT.as_nanos() as u64 && rounds > STALL_ROUNDS;
+        if long && self.failing_since_ns.is_none() {
+            pager.end_process(&format!(
+                "no page could be evicted for {} s while the program waited for memory: {} KiB are resident ({} pages in the eviction queues) and locked (mlock) or pinned; use a larger --resident",
+                STALL_LIMIT.as_secs(),
+                pager.resident() * 4,
+                pager.small.len() + pager.main.len()
+            ));
+        }
+    }
+
+    /// What is asked for, else what is needed.
+    fn work(&mut self) -> Round {
+        if self.serve_asked() {
+            return Round::Evicted;
+        }
+        match self.need() {
+            0 => Round::Idle,
+            need => self.round(need.min(BATCH_PAGES as u64) as usize),
+        }
+    }
+
+    /// Evicts the ranges asked for by [`Pager::evict_range`]. Whether there were any.
+    fn serve_asked(&mut self) -> bool {
+        let pager = self.pager;
+        let asked = std::mem::take(
+            &mut *pager
+                .evict_now
+                .lock()
+                .unwrap_or_else(|poisoned| poisoned.into_inner()),
+        );
+        if asked.is_empty() {
+            return false;
+        }
+        for (range, done) in asked {
+            let mut next = range.start;
+            while next < range.end {
+                let batch = PageRange {
+                    start: next,
+                    end: next.add(BATCH_PAGES as u64).min(range.end),
+                };
+                // A page may just have been installed whose word is about to say so.
+                for _ in 0..LOADING_TRIES {
+                    let mut loading = false;
+                    self.candidates.clear();
+                    pager
+                        .table
+                        .for_each_used(batch, |page, word| match word.state() {
+                            State::Resident | State::Clean if word.pins() == 0 => {
+                                self.candidates.push(page)
+                            }
+                            State::Loading => loading = true,
+                            _ => {}
+                        });
+                    self.evict_candidates();
+                    if !loading {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+                next = batch.end;
+            }
+            done.finish(Ok(()));
+        }
+        true
+    }
+
+    /// Pages to evict now so that the bound holds, waiting faults find room, and the reserve is filled.
+    fn need(&mut self) -> u64 {
+        let pager = self.pager;
+        let wanted = pager.wanted();
+        let short_by =
+            |free: u64| (pager.resident() + free.max(wanted)).saturating_sub(pager.limit());
+        if !self.refilling && short_by(pager.low_water()) == 0 {
+            return 0;
+        }
+        let need = short_by(pager.high_water());
+        self.refilling = need > 0;
+        need
+    }
+
+    pub(super) fn round(&mut self, count: usize) -> Round {
+        self.pager.take_victims(&mut self.candidates, count);
+        self.candidates.sort_unstable();
+        self.evict_candidates()
+    }
+
+    /// Evicts the pages in `candidates`, at most a batch.
+    pub(super) fn evict_candidates(&mut self) -> Round {
+        let before = self.pager.ledger.evictions.load(Relaxed);
+        self.drop_clean_in_batches();
+        self.evict_by_moving();
+        if !self.outgoing.shared.is_empty() {
+            self.outgoing.sharing_broken = true;
+            self.candidates = self.break_sharing();
+            self.evict_by_moving();
+            self.outgoing.sharing_broken = false;
+        }
+        if self.pager.ledger.evictions.load(Relaxed) > before {
+            Round::Evicted
+        } else {
+            Round::Nothing
+        }
+    }
+
+    fn evict_by_moving(&mut self) {
+        let candidates = std::mem::take(&mut self.candidates);
+        if self.pager.handles().can_move() {
+            for run in candidates.chunk_by(|a, b| a.0 + 1 == b.0) {
+                self.outgoing.stage(run);
+            }
+        } else {
+            self.outgoing.refused.extend_from_slice(&candidates);
+        }
+        self.candidates = candidates;
+        let at_a_time = self.pager.active_store().capabilities().put_batch_pages;
+        let error = loop {
+            match self.outgoing.put_some(at_a_time.clamp(1, BATCH_PAGES)) {
+                Ok(true) => {}
+                Ok(false) => break None,
+                Err(error) => break Some(error),
+            }
+        };
+        if error.is_some() {
+            while !self.outgoing.give_back() {
+                std::thread::yield_now();
+            }
+        }
+        let put = self.outgoing.has_dirty();
+        self.outgoing.drop_frames();
+        self.note_failure(error, put);
+        self.evict_in_place();
+    }
+
+    /// In a region nobody else empties memory, so clean pages can be dropped where they are, many in one call: they are protected,
+    /// so no write can be lost, not even a device's.
+    fn drop_clean_in_batches(&mut self) {
+        let pager = self.pager;
+        let Some(dropper) = &pager.handles().dropper else {
+            return;
+        };
+        self.drops.clear();
+        let drops = &mut self.drops;
+        self.candidates.retain(|page| {
+            let word = pager.table.load(*page);
+            let claimed = word.state() == State::Clean
+                && word.pins() == 0
+                && pager
+                    .table
+                    .change(*page, word, word.with_state(State::Dropping));
+            if claimed {
+                match drops.last_mut() {
+                    Some(last) if last.end == *page => last.end = page.add(1),
+                    _ => drops.push(PageRange::one(*page)),
+                }
+            }
+            !claimed
+        });
+        if drops.is_empty() {
+            return;
+        }
+        // A page is Dropping, and no fault brings it back, until the last call that may empty it is over.
+        // SAFETY: the store holds these pages' bytes, and their words say so.
+        let together = unsafe { dropper.drop_ranges(drops) }.is_ok();
+        let mut dropped = 0;
+        for range in drops.iter() {
+            // SAFETY: as above.
+            let gone = together || unsafe { pagetide_kernel::memory::drop_pages(*range) }.is_ok();
+            let state = if gone { State::Stored } else { State::Clean };
+            for page in range.iter() {
+                pager.table.update(page, |w| w.with_state(state));
+                if !gone {
+                    pager.enqueue(page);
+                }
+            }
+            dropped += if gone { range.pages() } else { 0 };
+        }
+        pager.unreserve(dropped);
+        pager.ledger.evictions.fetch_add(dropped, Relaxed);
+        pager.ledger.clean_drops.fetch_add(dropped, Relaxed);
+    }
+
+    /// Keeps account of a failing store, and ends the process when it fails for too long while faults wait for room.
+    pub(super) fn note_failure(&mut self, error: Option<StoreError>, put: bool) {
+        let pager = self.pager;
+        let Some(error) = error else {
+            if put {
+                self.failing_since_ns = None;
+                self.backoff = BACKOFF.0;
+            }
+            return;
+        };
+        pager.ledger.errors.fetch_add(1, Relaxed);
+        let now = now_ns();
+        let starving = pager.wanted() > 0 || pager.resident() > pager.limit();
+        let since = *self.failing_since_ns.get_or_insert(now);
+        if !starving {
+            self.failing_since_ns = Some(now);
+        } else if now - since > STALL_LIMIT.as_nanos() as u64 {
+            pager.end_process(&format!(
+                "the {} store has taken no page for {} s while the program waited for memory, so its budget cannot be held: {error}; give the store room, or use a larger --resident",
+                pager.active_store().capabilities().scheme,
+                STALL_LIMIT.as_secs()
+            ));
+        }
+        self.backoff = (self.backoff * 2).min(BACKOFF.1);
+    }
+
+    /// Pages shared with a forked process cannot be moved until they are this process's own. Returns those that are now.
+    fn break_sharing(&mut self) -> Vec<PageNumber> {
+        let mut shared = std::mem::take(&mut self.outgoing.shared);
+        shared.retain(|page| {
+            let word = self.pager.table.load(*page);
+            if word.state() == State::Clean {
+                self.drop_clean_in_place(*page, word);
+                if self.pager.table.load(*page).is_resident() {
+                    self.pager.enqueue(*page);
+                }
+            }
+            word.state() == State::Resident
+        });
+        for run in shared.chunk_by(|a, b| a.0 + 1 == b.0) {
+            let _ = make_exclusive(PageRange {
+                start: run[0],
+                end: run[0].add(run.len() as u64),
+            });
+        }
+        shared
+    }
+}

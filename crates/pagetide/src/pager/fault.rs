@@ -1,0 +1,245 @@
+//! The fault thread: reads the userfaultfd and gives every fault its page.
+//!
+//! It never touches attached memory itself, never waits for the evictor while messages may be unread, and leaves a fault it cannot serve
+//! yet in `deferred`, to be tried again.
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
+
+use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::uffd::{Event, Message};
+use rustix::event::{PollFd, PollFlags};
+use rustix::time::Timespec;
+
+use super::loads::Load;
+use super::serve::{Fault, Outcome, Server};
+use super::{Pager, StartError};
+
+/// How long the thread looks for the next fault before it sleeps.
+const SPIN_NS: u64 = 20_000;
+
+/// The fault thread's own state.
+pub struct FaultThread<'p> {
+    pub(super) pager: &'p Pager,
+    messages: [Message; 32],
+    pub(super) events: VecDeque<Event>,
+    /// Read and not yet tried.
+    fresh: Vec<Fault>,
+    /// Tried, to be tried again.
+    deferred: Vec<Fault>,
+    retrying: Vec<Fault>,
+    pub(super) loads: VecDeque<Load>,
+    /// The oldest load waits for room.
+    pub(super) load_waits: bool,
+    pub(super) server: Server<'p>,
+    last_note_ns: u64,
+    spins: bool,
+}
+
+impl<'p> FaultThread<'p> {
+    /// Ready to run; preallocates.
+    pub fn new(pager: &'p Pager) -> Result<FaultThread<'p>, StartError> {
+        Ok(FaultThread {
+            pager,
+            messages: [Message::default(); 32],
+            events: VecDeque::with_capacity(64),
+            fresh: Vec::with_capacity(256),
+            deferred: Vec::with_capacity(1024),
+            retrying: Vec::with_capacity(1024),
+            loads: VecDeque::with_capacity(16),
+            load_waits: false,
+            server: Server::new(pager)?,
+            last_note_ns: 0,
+            spins: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
+        })
+    }
+
+    /// Serves until the pager closes.
+    pub fn run(&mut self) {
+        let mut last_work_ns = 0;
+        while !self.pager.closing.load(Relaxed) {
+            if self.pager.park.load(SeqCst) != 0 {
+                self.hold_still();
+            }
+            let mut worked = self.read_messages();
+            worked |= self.serve_deferred();
+            worked |= self.serve_requests();
+            worked |= self.serve_loads();
+            // What nobody waits for yet comes after everything that somebody waits for.
+            if !self.pager.streams.is_idle() && !self.pager.handles().uffd.is_readable() {
+                worked |= self.serve_prefetch();
+            }
+            self.publish_wanted();
+            let now = now_ns();
+            self.pager.end_loan(now);
+            if now - self.last_note_ns > 10_000_000 {
+                self.last_note_ns = now;
+                self.pager.note_store();
+            }
+            if worked {
+                last_work_ns = now;
+            } else if !(self.spins && now - last_work_ns < SPIN_NS) {
+                self.sleep();
+            }
+        }
+        self.pager.note_store();
+    }
+
+    /// Parks until nobody wants the thread to hold still. Faults meanwhile wait in the kernel.
+    fn hold_still(&mut self) {
+        while self.pager.release_freed() {}
+        self.pager.parked.store(1, SeqCst);
+        self.pager.progress.ring();
+        loop {
+            let seen = self.pager.work.look();
+            if self.pager.park.load(SeqCst) == 0 {
+                break;
+            }
+            self.pager.work.wait(seen, Some(Duration::from_millis(10)));
+        }
+        self.pager.parked.store(0, SeqCst);
+    }
+
+    fn sleep(&mut self) {
+        let handles = self.pager.handles();
+        let timeout = match () {
+            _ if !self.deferred.is_empty() || !self.loads.is_empty() => Duration::from_micros(200),
+            _ if self.pager.has_loan() => Duration::from_millis(1),
+            _ => Duration::from_millis(100),
+        };
+        let timeout = Timespec {
+            tv_sec: 0,
+            tv_nsec: timeout.as_nanos() as i64,
+        };
+        let mut fds = [
+            PollFd::new(&handles.uffd, PollFlags::IN),
+            PollFd::new(&handles.bell, PollFlags::IN),
+        ];
+        if matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1..))
+            && !fds[1].revents().is_empty()
+        {
+            let _ = rustix::io::read(&handles.bell, &mut [0u8; 8]);
+        }
+    }
+
+    /// Reads what waits: events are acted on before the gate opens again, faults are served after.
+    pub(super) fn read_messages(&mut self) -> bool {
+        // Looking for the next fault over and over must not keep the gate from the evictor.
+        if !self.pager.handles().uffd.is_readable() {
+            return false;
+        }
+        let gate = self.pager.gate.lock();
+        let Ok(count) = self.pager.handles().uffd.read(&mut self.messages) else {
+            return false;
+        };
+        if count == 0 {
+            return false;
+        }
+        self.sort_messages(count);
+        self.process_events(gate);
+        let mut fresh = std::mem::take(&mut self.fresh);
+        for fault in fresh.drain(..) {
+            self.serve(fault);
+        }
+        // What came in while serving (attaching reads messages, too) is not lost with the buffer.
+        std::mem::swap(&mut self.fresh, &mut fresh);
+        self.deferred.append(&mut fresh);
+        true
+    }
+
+    /// Reads what waits and acts on events, but leaves faults for later. Returns whether any message came.
+    pub(super) fn follow_events(&mut self) -> bool {
+        let gate = self.pager.gate.lock();
+        let any = self.collect_messages();
+        self.process_events(gate);
+        any
+    }
+
+    /// Puts the events read in `events` and the faults in `fresh`.
+    fn sort_messages(&mut self, count: usize) {
+        let now = now_ns();
+        for message in &self.messages[..count] {
+            match message.decode() {
+                Event::Fault {
+                    page,
+                    write,
+                    write_protect,
+                    ..
+                } => {
+                    self.fresh.push(Fault {
+                        page,
+                        write,
+                        write_protect,
+                        read_at_ns: now,
+                    });
+                }
+                event => self.events.push_back(event),
+            }
+        }
+    }
+
+    /// Reads messages while waiting for the evictor, without acting on them beyond sorting. Returns whether any came.
+    pub(super) fn collect_messages(&mut self) -> bool {
+        match self.pager.handles().uffd.read(&mut self.messages) {
+            Ok(count) if count > 0 => {
+                self.sort_messages(count);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    fn serve_deferred(&mut self) -> bool {
+        if self.deferred.is_empty() {
+            return false;
+        }
+        let before = self.deferred.len();
+        let mut retrying = std::mem::take(&mut self.retrying);
+        std::mem::swap(&mut retrying, &mut self.deferred);
+        for fault in retrying.drain(..) {
+            self.serve(fault);
+        }
+        self.retrying = retrying;
+        self.deferred.len() < before
+    }
+
+    fn serve(&mut self, fault: Fault) {
+        match self.server.resolve(fault) {
+            Outcome::Installed | Outcome::Woken => {
+                self.pager.ledger.faults.fetch_add(1, Relaxed);
+                self.pager
+                    .ledger
+                    .fault_latency
+                    .record(now_ns() - fault.read_at_ns);
+            }
+            Outcome::Busy | Outcome::NoRoomForOldBytes => self.deferred.push(fault),
+            Outcome::NoRoom => {
+                if self.server.is_recent(fault.page) {
+                    self.pager.lend();
+                }
+                self.ask_for_room();
+                self.deferred.push(fault);
+            }
+            Outcome::EventPending => {
+                self.deferred.push(fault);
+                // The event's thread must run before the kernel lets us go on.
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Tells the evictor how many pages are waited for, if that has changed.
+    fn publish_wanted(&self) {
+        let wanted = self.deferred.len() as u64 + u64::from(self.load_waits);
+        if self.pager.wanted.load(Relaxed) != wanted {
+            self.pager.wanted.store(wanted, SeqCst);
+        }
+    }
+
+    pub(super) fn ask_for_room(&self) {
+        self.pager.wanted.fetch_max(1, SeqCst);
+        if self.pager.evicting.load(SeqCst) == 0 {
+            self.pager.work.ring();
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Descriptors and kernel-side areas of a pager, bound to one process.
+use pagetide_kernel::memory::{BatchDropper, OwnMemory};
+use pagetide_kernel::pagemap::Pagemap;
+use pagetide_kernel::uffd::{self, Uffd, feature};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+
+use super::Ownership;
+
+/// Why a pager could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No userfaultfd.
+    #[error(
+        "{0}; allow it with `sysctl -w vm.unprivileged_userfaultfd=1` or read-write access to /dev/userfaultfd"
+    )]
+    Open(#[from] uffd::OpenError),
+    /// The kernel lacks a feature that cannot be done without.
+    #[error("this kernel's userfaultfd lacks {0} (see `pagetide doctor`)")]
+    Feature(&'static str),
+    /// A system call failed.
+    #[error("{0}: {1}")]
+    System(&'static str, Errno),
+}
+
+pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> StartError {
+    move |errno| StartError::System(what, errno)
+}
+
+/// Descriptors and areas bound to one process; made anew in a forked child.
+pub struct Handles {
+    /// Serves the program's memory and the staging area.
+    pub uffd: Uffd,
+    /// Serves the drain area: without events, so that dropping what is in it is silent.
+    pub drain_uffd: Uffd,
+    /// Tells which pages are present.
+    pub pagemap: Pagemap,
+    /// Reads pages that cannot be moved; not to be had once the program has dropped its privileges.
+    pub memory: Option<OwnMemory>,
+    /// Drops scattered clean pages together; only without events.
+    pub dropper: Option<BatchDropper>,
+    /// Wakes the fault thread from its poll.
+    pub bell: OwnedFd,
+}
+
+impl Handles {
+    /// Opens everything. The calling thread's descriptor table is where the descriptors live.
+    pub fn open(
+        ownership: Ownership,
+        device: Option<rustix::fd::BorrowedFd<'_>>,
+    ) -> Result<Handles, StartError> {
+        let open = || match ownership {
+            Ownership::SignalRegion => uffd::open_for_user_mode(),
+            Ownership::Region | Ownership::Program => uffd::open(device),
+        };
+        let has = Uffd::kernel_features(open()?).map_err(system("UFFDIO_API"))?;
+        if has & feature::PAGEFAULT_FLAG_WP == 0 {
+            return Err(StartError::Feature("write-protect faults (Linux 5.7)"));
+        }
+        let optional = has & (feature::MOVE | feature::POISON);
+        let events = match ownership {
+            Ownership::Region => 0,
+            Ownership::SignalRegion => feature::SIGBUS,
+            Ownership::Program => {
+                feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP
+            }
+        };
+        let wanted = feature::PAGEFAULT_FLAG_WP | events | optional;
+        let negotiate = |features| Uffd::negotiate(open()?, features).map_err(system("UFFDIO_API"));
+        use rustix::event::{EventfdFlags, eventfd};
+        Ok(Handles {
+            uffd: negotiate(wanted)?,
+            drain_uffd: negotiate(feature::PAGEFAULT_FLAG_WP | optional)?,
+            pagemap: Pagemap::open(),
+            memory: OwnMemory::open().ok(),
+            dropper: match ownership {
+                Ownership::Program => None,
+                Ownership::Region | Ownership::SignalRegion => BatchDropper::new().ok(),
+            },
+            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(system("eventfd"))?,
+        })
+    }
+
+    /// Whether pages can be moved (6.8).
+    pub fn can_move(&self) -> bool {
+        self.uffd.features() & feature::MOVE != 0
+    }
+
+    /// Whether pages can be poisoned (6.6).
+    pub fn can_poison(&self) -> bool {
+        self.uffd.features() & feature::POISON != 0
+    }
+}

@@ -1,0 +1,56 @@
+//! The first write to a page that somebody watches.
+use pagetide_kernel::PageNumber;
+
+use super::serve::{Outcome, Server};
+use super::watch::{Inside, Opened};
+use super::word::{PIN_MAX, REWRITTEN, State, Word};
+
+impl Server<'_> {
+    /// Has the watcher told and the page made writable. It is pinned meanwhile, so that it stays.
+    pub(super) fn open_closed(
+        &mut self,
+        page: PageNumber,
+        word: Word,
+        inside: &Inside<'_>,
+    ) -> Outcome {
+        let pager = self.pager;
+        let Some(watcher) = inside.watcher_of(page) else {
+            return Outcome::Busy;
+        };
+        // An eviction in place that finds the page taken gives it up.
+        let taken = match word.state() {
+            State::Protecting => word.without_place().with_state(State::Resident),
+            _ => word,
+        };
+        let pinned = taken.with_pins(taken.pins() + 1);
+        if taken.pins() == PIN_MAX || !pager.table.change(page, word, pinned) {
+            return Outcome::Busy;
+        }
+        let mut superfluous = None;
+        let opened = watcher.open(page, &mut || {
+            let was = pager.table.update(page, |now| match now.state() {
+                State::Clean => now
+                    .without_place()
+                    .with_state(State::Resident)
+                    .with(REWRITTEN),
+                _ => now,
+            });
+            if was.state() == State::Clean {
+                superfluous = Some(was.place());
+                self.predictor.note_clean_write();
+            }
+            let _ = self.unprotect(page);
+        });
+        pager
+            .table
+            .update(page, |now| now.with_pins(now.pins().saturating_sub(1)));
+        if let Some(place) = superfluous {
+            self.release(place);
+        }
+        match opened {
+            Opened::Yes => Outcome::Installed,
+            Opened::Busy => Outcome::Busy,
+            Opened::NoRoom => Outcome::NoRoomForOldBytes,
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Pages on their way out: moved from the program into a staging area, put into the store, dropped.
+//!
+//! A page's frame is dropped only when its word no longer says Staged: it is stored, was clean, was taken back, or was given up by the
+//! program. Until then its bytes are in the staging area, and a fault takes them back from there.
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide_kernel::own::discard;
+use pagetide_kernel::uffd::Stop;
+use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_store::{Page, Slot, StoreError};
+
+use super::word::{Place, QUEUED, State, Word};
+use super::{BATCH_PAGES, Ownership, Pager};
+
+/// A page in the staging area. Whose it is stands in [`Pager::staged_owner`].
+#[derive(Debug, Clone, Copy)]
+struct Staged {
+    /// Goes to the store (else the store has it).
+    dirty: bool,
+    /// Still in the staging area: not moved back.
+    here: bool,
+}
+
+/// The staging area and what is in it.
+pub struct Outgoing<'p> {
+    pager: &'p Pager,
+    staged: Vec<Staged>,
+    /// Pages before this index are put, or needed no put.
+    put_up_to: usize,
+    unused: Vec<Place>,
+    /// Pages that may not be moved: their mapping does not allow it.
+    pub(super) refused: Vec<PageNumber>,
+    /// Pages that do not move because they are shared with a forked process.
+    pub(super) shared: Vec<PageNumber>,
+    /// Pages that still do not move are pinned, not shared.
+    pub(super) sharing_broken: bool,
+}
+
+impl<'p> Outgoing<'p> {
+    /// Nothing is on its way. One thread may have this, the evictor. Preallocates.
+    pub fn new(pager: &'p Pager) -> Outgoing<'p> {
+        Outgoing {
+            pager,
+            staged: Vec::with_capacity(BATCH_PAGES),
+            put_up_to: 0,
+            unused: Vec::with_capacity(BATCH_PAGES),
+            refused: Vec::with_capacity(BATCH_PAGES),
+            shared: Vec::with_capacity(BATCH_PAGES),
+            sharing_broken: false,
+        }
+    }
+
+    /// Whether a page was staged that went to the store, or should have.
+    pub fn has_dirty(&self) -> bool {
+        self.staged.iter().any(|s| s.dirty)
+    }
+
+    /// Claims a run of neighbouring pages (no more than a batch with those already staged) and moves it into the staging area. Pages that will not move are
+    /// left as they were.
+    pub fn stage(&mut self, run: &[PageNumber]) {
+        let mut rest = run;
+        while !rest.is_empty() {
+            let done = self.stage_some(rest);
+            rest = &rest[done.max(1).min(rest.len())..];
+        }
+    }
+
+    /// One move, of as many pages of `run` as go at once; returns how many pages it dealt with.
+    fn stage_some(&mut self, run: &[PageNumber]) -> usize {
+        let pager = self.pager;
+        let gate = pager.gate.lock();
+        if pager.renaming.load(Relaxed) {
+            run.iter().for_each(|page| pager.enqueue(*page));
+            return run.len();
+        }
+        let mut words = [Word::default(); BATCH_PAGES];
+        let mut claimed = 0;
+        for (page, word) in run.iter().zip(&mut words) {
+            *word = pager.table.load(*page);
+            let evictable =
+                matches!(word.state(), State::Resident | State::Clean) && word.pins() == 0;
+            if !evictable
+                || !pager
+                    .table
+                    .change(*page, *word, word.with_state(State::Evicting))
+            {
+                break;
+            }
+            claimed += 1;
+        }
+        if claimed == 0 {
+            // Written or pinned since it was taken from the queue: it is resident all the same, and its turn comes again.
+            if pager.table.load(run[0]).is_resident() {
+                pager.enqueue(run[0]);
+            }
+            return 1;
+        }
+        let first = self.staged.len();
+        let target = PageRange {
+            start: pager.staged_page(first),
+            end: pager.staged_page(first + claimed),
+        };
+        // SAFETY: the pages are claimed and go where this thread alone looks; an access of the program meanwhile is a fault that waits for
+        // the gate.
+        let progress = unsafe { pager.handles().uffd.move_pages(target, run[0], false) };
+        let moved = progress.pages as usize;
+        for (index, (page, word)) in run.iter().zip(&words).take(moved).enumerate() {
+            let dirty = word.state() == State::Resident;
+            let new = if dirty {
+                pager.staged_owner[first + index].store(page.0, Relaxed);
+                word.staged(first + index)
+            } else {
+                word.with_state(State::Stored)
+            };
+            pager.table.update(*page, |now| new.keeping(now));
+            self.staged.push(Staged { dirty, here: true });
+        }
+        for (page, word) in run.iter().zip(&words).take(claimed).skip(moved) {
+            pager.table.update(*page, |now| word.keeping(now));
+        }
+        if moved > 0 {
+            return moved;
+        }
+        if claimed > 1 && progress.stop == Some(Stop::Refused) {
+            // The run may cross the end of a mapping, which the kernel does not allow: try its first half.
+            drop(gate);
+            return self.stage_some(&run[..claimed / 2]);
+        }
+        self.leave(run[0], words[0], progress.stop);
+        1
+    }
+
+    /// A page did not move: what to do with it by the reason. Its word is as it was before the claim.
+    fn leave(&mut self, page: PageNumber, word: Word, stop: Option<Stop>) {
+        let pager = self.pager;
+        match stop {
+            // It vanished: the program emptied it without our hearing (MADV_FREE), so nothing is lost.
+            Some(Stop::Absent) => {
+                pager
+                    .table
+                    .update(page, |now| now.emptied().without(QUEUED));
+                if word.state() == State::Clean {
+                    pager.release(&[word.place()]);
+                }
+                pager.unreserve(1);
+            }
+            Some(Stop::Refused) => self.refused.push(page),
+            Some(Stop::Pinned) if pager.forked.load(Relaxed) && !self.sharing_broken => {
+                self.shared.push(page)
+            }
+            _ => pager.enqueue(page),
+        }
+    }
+
+    /// Whose page is at `index`, while its word says so.
+    fn owner(&self, index: usize) -> PageNumber {
+        PageNumber(self.pager.staged_owner[index].load(Relaxed))
+    }
+
+    fn is_staged_at(word: Word, index: usize) -> bool {
+        word.state() == State::Staged && word.staging_index() == index
+    }
+
+    /// Puts the next dirty pages into the store, at most `at_most`, and makes them stored. Zero pages need no store: they go back to
+    /// being untouched. False when there was nothing left to put. On an error the pages stay staged.
+    pub fn put_some(&mut self, at_most: usize) -> Result<bool, StoreError> {
+        let pager = self.pager;
+        let mut pages: [&Page; BATCH_PAGES] = [&Page::ZERO; BATCH_PAGES];
+        let mut slots = [Slot(0); BATCH_PAGES];
+        let mut puts = [(0, false); BATCH_PAGES];
+        let (mut count, mut full, mut next) = (0, 0, self.put_up_to);
+        // A page that is being renamed (mremap) must not look as if nobody wanted it.
+        let gate = pager.gate.lock();
+        while next < self.staged.len() && count < at_most {
+            let word = pager.table.load(self.owner(next));
+            if self.staged[next].dirty && Self::is_staged_at(word, next) {
+                // SAFETY: staged pages stay where they are until this thread drops or moves them.
+                let bytes = unsafe { pager.staged_bytes(next) };
+                let is_full = bytes.same_filled() != Some(0);
+                if is_full {
+                    pages[full] = bytes;
+                    full += 1;
+                }
+                puts[count] = (next, is_full);
+                count += 1;
+            }
+            next += 1;
+        }
+        drop(gate);
+        if full > 0 {
+            pager
+                .active_store()
+                .put(&pages[..full], &mut slots[..full])?;
+        }
+        self.put_up_to = next;
+        self.settle(&puts[..count], &slots[..full]);
+        Ok(count > 0)
+    }
+
+    /// Makes pages that were put stored: `puts` are their indices and whether they took a slot.
+    fn settle(&mut self, puts: &[(usize, bool)], slots: &[Slot]) {
+        let pager = self.pager;
+        let generation = pager.generation();
+        self.unused.clear();
+        let (mut written, mut next) = (0, 0);
+        let gate = pager.gate.lock();
+        for (index, is_full) in puts {
+            let (page, index) = (self.owner(*index), *index);
+            let place = is_full.then(|| {
+                next += 1;
+                Place {
+                    generation,
+                    slot: slots[next - 1],
+                }
+            });
+            // Only pins can change under us: a staged page is taken back with the gate held.
+            let was = pager.table.update(page, |word| match place {
+                _ if !Self::is_staged_at(word, index) => word,
+                Some(place) => word.with_place(place).with_state(State::Stored),
+                None => word.emptied(),
+            });
+            match place {
+                Some(_) if Self::is_staged_at(was, index) => written += 1,
+                Some(place) => self.unused.push(place),
+                None => {}
+            }
+        }
+        drop(gate);
+        pager.release(&self.unused);
+        pager.ledger.writebacks.fetch_add(written, Relaxed);
+    }
+
+    /// Tries to put the pages the store has not taken back where they were. False when some could not be for now: an event is under way,
+    /// which the fault thread must read first. It also ends this when the place was unmapped.
+    pub fn give_back(&mut self) -> bool {
+        let mut all = true;
+        for next in self.put_up_to..self.staged.len() {
+            if self.staged[next].dirty {
+                all &= self.give_back_one(next);
+            }
+        }
+        all
+    }
+
+    fn give_back_one(&mut self, next: usize) -> bool {
+        let pager = self.pager;
+        // Before the gate: those inside may wait for it.
+        let inside = pager.watch.enter_waiting();
+        let _gate = pager.gate.lock();
+        let (page, index) = (self.owner(next), next);
+        if !Self::is_staged_at(pager.table.load(page), index) {
+            return true;
+        }
+        let (range, source) = (PageRange::one(page), pager.staged_page(index));
+        // A moved page can be written to at once, so one that is closed is copied.
+        let closed = inside.is_closed(page);
+        let progress = (!closed).then(|| {
+            // SAFETY: the page goes back to the place it was taken from, which has been missing since.
+            unsafe { pager.handles().uffd.move_pages(range, source, false) }
+        });
+        let stop = progress.map_or(Some(Stop::Refused), |progress| progress.stop);
+        let moved = stop.is_none();
+        // A mapping made read-only meanwhile takes no moved page, but a copy; the staged frame is then dropped with the others.
+        let copied = stop == Some(Stop::Refused) && {
+            let source = source.address() as *const u8;
+            // SAFETY: the staging area holds the page's bytes, and its place is missing.
+            let progress = unsafe { pager.handles().uffd.copy(range, source, closed) };
+            progress.stop.is_none()
+        };
+        if !moved && !copied {
+            return false;
+        }
+        self.staged[next].here = !moved;
+        if copied {
+            pager.adopt(1);
+        }
+        pager
+            .table
+            .update(page, |w| w.without_place().with_state(State::Resident));
+        pager.enqueue(page);
+        true
+    }
+
+    /// Drops the frames left in the staging area, whose pages were put or given back, and counts them.
+    pub fn drop_frames(&mut self) {
+        if self.staged.is_empty() {
+            return;
+        }
+        let pager = self.pager;
+        let silent = match pager.ownership {
+            Ownership::Region | Ownership::SignalRegion => self.used_part(pager.staging.range()),
+            Ownership::Program => self.drain(),
+        };
+        // SAFETY: everything still staged is stored, clean or given up, and the areas are this thread's own.
+        let _ = unsafe { discard(silent) };
+        let here = self.staged.iter().filter(|s| s.here).count() as u64;
+        let clean = self.staged.iter().filter(|s| !s.dirty).count() as u64;
+        pager.unreserve(here);
+        pager.ledger.evictions.fetch_add(here, Relaxed);
+        pager.ledger.clean_drops.fetch_add(clean, Relaxed);
+        self.staged.clear();
+        self.put_up_to = 0;
+    }
+
+    /// As many pages at the start of `area` as are staged.
+    fn used_part(&self, area: PageRange) -> PageRange {
+        PageRange {
+            start: area.start,
+            end: area.start.add(self.staged.len() as u64),
+        }
+    }
+
+    /// Moves the frames on to the drain area. Emptying the staging area itself would raise remove events; the drain area has none.
+    ///
+    /// Nothing may be left behind, or no page could be moved to its place ever after. A frame may stay pinned for a moment after it was
+    /// written to a disk directly: the kernel wakes the writer first. What will not move is emptied where it is.
+    fn drain(&self) -> PageRange {
+        const TRIES: u32 = 1000;
+        let pager = self.pager;
+        let (staged, drain) = (
+            self.used_part(pager.staging.range()),
+            self.used_part(pager.drain.range()),
+        );
+        let (mut moved, mut tries) = (0, 0);
+        while moved < drain.pages() {
+            let source = staged.after(moved).start;
+            // SAFETY: the caller gives up these frames; both areas are this thread's own.
+            let progress = unsafe {
+                let uffd = &pager.handles().drain_uffd;
+                uffd.move_pages(drain.after(moved), source, true)
+            };
+            moved += progress.pages;
+            match progress.stop {
+                None | Some(Stop::EventPending) => {}
+                Some(Stop::Pinned) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::yield_now();
+                }
+                Some(_) => {
+                    // SAFETY: as above. The remove event says nothing to the fault thread: the area is not the program's.
+                    let _ = unsafe { discard(staged.after(moved)) };
+                    break;
+                }
+            }
+        }
+        drain
+    }
+}

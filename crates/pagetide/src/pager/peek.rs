@@ -1,0 +1,89 @@
+//! A page's bytes, wherever they are, without making it resident.
+use std::time::Duration;
+
+use pagetide_kernel::PageNumber;
+use pagetide_store::{Page, StoreError};
+
+use super::Pager;
+use super::word::{PIN_MAX, State, Word};
+
+/// Tries of a failing read; the store's own retries come on top.
+const TRIES: u32 = 3;
+
+/// What was found.
+#[derive(Debug)]
+pub enum Peeked {
+    /// The bytes are where they were asked for.
+    Bytes,
+    /// The page holds zeros.
+    Zeros,
+    /// One of the pager's threads is moving it: look again.
+    Busy,
+    /// The store cannot give it.
+    Lost(Option<StoreError>),
+}
+
+impl Pager {
+    /// Copies the bytes of `page` to `into`. Nobody may write to the page meanwhile. Not for the pager's own threads, nor for a signal handler.
+    pub fn peek(&self, page: PageNumber, into: &mut Page) -> Peeked {
+        let word = self.table.load(page);
+        match word.state() {
+            State::Untouched => Peeked::Zeros,
+            State::Resident | State::Clean => self.peek_at_resident(page, word, into),
+            State::Staged => self.peek_at_staged(page, into),
+            State::Stored => self.peek_at_stored(page, word, into),
+            State::Poisoned => Peeked::Lost(None),
+            State::Evicting | State::Loading | State::Protecting | State::Dropping => Peeked::Busy,
+        }
+    }
+
+    /// Pinned, it stays while it is read.
+    fn peek_at_resident(&self, page: PageNumber, word: Word, into: &mut Page) -> Peeked {
+        let pinned = word.with_pins(word.pins() + 1);
+        if word.pins() == PIN_MAX || !self.table.change(page, word, pinned) {
+            return Peeked::Busy;
+        }
+        // SAFETY: the word says present, and the pin keeps it so; nobody writes to it, by the caller's word.
+        unsafe { std::ptr::copy_nonoverlapping(page.address() as *const Page, into, 1) };
+        self.table
+            .update(page, |now| now.with_pins(now.pins().saturating_sub(1)));
+        Peeked::Bytes
+    }
+
+    fn peek_at_staged(&self, page: PageNumber, into: &mut Page) -> Peeked {
+        let _gate = self.gate.lock();
+        let word = self.table.load(page);
+        if word.state() != State::Staged {
+            return Peeked::Busy;
+        }
+        // SAFETY: while the word says Staged and the gate is held, the staging area holds the page's bytes.
+        into.0 = unsafe { self.staged_bytes(word.staging_index()) }.0;
+        Peeked::Bytes
+    }
+
+    /// Claimed as for a fetch, so that its place in the store stays its own; then it is Stored as before.
+    fn peek_at_stored(&self, page: PageNumber, word: Word, into: &mut Page) -> Peeked {
+        if !self
+            .table
+            .change(page, word, word.with_state(State::Loading))
+        {
+            return Peeked::Busy;
+        }
+        let place = word.place();
+        let mut tries = 0;
+        let result = loop {
+            match self.store(place.generation).get(place.slot, into) {
+                Err(_) if tries < TRIES => {
+                    tries += 1;
+                    std::thread::sleep(Duration::from_millis(1 << (2 * tries)));
+                }
+                result => break result,
+            }
+        };
+        self.table.update(page, |now| word.keeping(now));
+        match result {
+            Ok(()) => Peeked::Bytes,
+            Err(error) => Peeked::Lost(Some(error)),
+        }
+    }
+}

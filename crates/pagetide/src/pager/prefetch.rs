@@ -1,0 +1,180 @@
+//! Fetching pages before they are asked for: runs of neighbours with one COPY.
+//!
+//! A page read ahead never takes what a fault might need: it is fetched only while more than the evictor's low-water reserve is free.
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
+use pagetide_store::Page;
+
+use super::Pager;
+use super::fault::FaultThread;
+use super::serve::Server;
+use super::streams::Ask;
+use super::word::{REWRITTEN, State, Word};
+
+/// Most pages fetched with one COPY, and between two looks for faults.
+pub const RUN_PAGES: usize = 16;
+/// Most pages a signal handler reads ahead itself: about 20 us. The rest is the fault thread's.
+const IN_HANDLER: u32 = 16;
+
+impl Pager {
+    /// Pages that may be fetched without being asked for.
+    pub(super) fn spare(&self) -> u64 {
+        self.free().saturating_sub(self.low_water())
+    }
+}
+
+impl Server<'_> {
+    /// `page` was fetched for a fault: is it one of a stream? Reads ahead, or leaves that to the fault thread.
+    pub(super) fn follow_stream(&mut self, page: PageNumber) {
+        let pager = self.pager;
+        if self.detaching {
+            return;
+        }
+        let advice = pager.streams.missed(page, pager.spare());
+        if advice.hits > 0 {
+            let hits = u64::from(advice.hits);
+            pager.ledger.prefetch_hits.fetch_add(hits, Relaxed);
+        }
+        let Some(ask) = advice.ask else {
+            return;
+        };
+        if self.may_block {
+            // The fault thread itself: waiting faults come first.
+            pager.streams.hand_over(ask);
+            return;
+        }
+        let rest = ask.after(IN_HANDLER);
+        if rest.count > 0 && pager.streams.hand_over(rest) {
+            pager.ring_fault_thread();
+        }
+        let here = Ask {
+            count: ask.count.min(IN_HANDLER),
+            ..ask
+        };
+        self.read_ahead(here);
+    }
+
+    /// Fetches the pages of `ask` that are stored, as far as there is room.
+    fn read_ahead(&mut self, ask: Ask) {
+        let neighbours = match ask.stride {
+            1 => Some((ask.page(0), ask.count)),
+            -1 => Some((ask.page(ask.count - 1), ask.count)),
+            _ => None,
+        };
+        if let Some((start, count)) = neighbours {
+            let mut range = PageRange {
+                start,
+                end: start.add(u64::from(count)),
+            };
+            while !range.is_empty() && self.pager.spare() > 0 {
+                range = range.after(self.fetch_run(range, self.pager.spare(), true).max(1));
+            }
+            return;
+        }
+        for index in 0..ask.count {
+            if self.pager.spare() == 0 {
+                break;
+            }
+            self.fetch_run(PageRange::one(ask.page(index)), 1, true);
+        }
+    }
+
+    /// Fetches the stored pages at the start of `range`, at most [`RUN_PAGES`] and `room`, with one COPY; returns how many. Nothing is waited for: a
+    /// page somebody is busy with ends the run.
+    pub(super) fn fetch_run(&mut self, range: PageRange, room: u64, ahead: bool) -> u64 {
+        let pager = self.pager;
+        let mut words = [Word::default(); RUN_PAGES];
+        let most = range.pages().min(room).min(RUN_PAGES as u64) as usize;
+        let Some(inside) = pager.watch.enter() else {
+            return 0;
+        };
+        if most == 0 || !pager.reserve(most as u64) {
+            return 0;
+        }
+        let rewritten = pager.table.load(range.start).has(REWRITTEN);
+        let mut count = 0;
+        for (page, word) in range.iter().zip(&mut words).take(most) {
+            *word = pager.table.load(page);
+            if word.state() != State::Stored
+                || word.has(REWRITTEN) != rewritten
+                || !pager
+                    .table
+                    .change(page, *word, word.with_state(State::Loading))
+            {
+                break;
+            }
+            if self.read_into(*word, count).is_err() {
+                // Whoever needs the page will try again, and say what is lost.
+                pager.ledger.errors.fetch_add(1, Relaxed);
+                pager.table.update(page, |now| word.keeping(now));
+                break;
+            }
+            count += 1;
+        }
+        let run = PageRange {
+            start: range.start,
+            end: range.start.add(count as u64),
+        };
+        let writable = rewritten && !inside.any_closed(run);
+        let installed = match count {
+            0 => 0,
+            // SAFETY: the buffer holds the pages' bytes (verified by the store's checksum), and COPY never overwrites a page.
+            _ => unsafe {
+                let uffd = &pager.handles().uffd;
+                uffd.copy(run, self.ahead.as_ptr(), !writable).pages
+            },
+        };
+        for (index, (page, word)) in run.iter().zip(&words).enumerate() {
+            if index as u64 >= installed {
+                pager.table.update(page, |now| word.keeping(now));
+                continue;
+            }
+            let new = match writable {
+                true => word
+                    .without_place()
+                    .with_state(State::Resident)
+                    .without(REWRITTEN),
+                false => word.with_state(State::Clean),
+            };
+            pager.table.update(page, |now| new.keeping(now));
+            if writable {
+                self.release(word.place());
+            }
+            pager.enqueue(page);
+        }
+        pager.unreserve(most as u64 - installed);
+        pager.ledger.fetched_pages.fetch_add(installed, Relaxed);
+        if ahead {
+            pager.ledger.prefetched_pages.fetch_add(installed, Relaxed);
+        }
+        installed
+    }
+
+    fn read_into(&mut self, word: Word, index: usize) -> Result<(), pagetide_store::StoreError> {
+        let place = word.place();
+        assert!(index < RUN_PAGES);
+        // SAFETY: inside our own mapping of RUN_PAGES pages, used by this thread alone.
+        let page = unsafe { &mut *self.ahead.as_ptr().add(index * PAGE_SIZE).cast::<Page>() };
+        self.pager.store(place.generation).get(place.slot, page)
+    }
+}
+
+impl FaultThread<'_> {
+    /// Reads ahead of streams while no fault waits. Returns whether there was anything to do.
+    pub(super) fn serve_prefetch(&mut self) -> bool {
+        let Some(ask) = self.pager.streams.take() else {
+            return false;
+        };
+        let now = Ask {
+            count: ask.count.min(RUN_PAGES as u32),
+            ..ask
+        };
+        let rest = ask.after(now.count);
+        if rest.count > 0 {
+            self.pager.streams.hand_over(rest);
+        }
+        self.server.read_ahead(now);
+        true
+    }
+}

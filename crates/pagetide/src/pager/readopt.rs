@@ -1,0 +1,53 @@
+//! After a fork, in the child: the memory is there, the registration is not.
+use rustix::io::Errno;
+
+use super::Pager;
+use super::word::State;
+
+impl Pager {
+    /// Registers all attached memory with the (new) descriptors and puts the page words right: write protection did not survive the
+    /// fork, so no page is clean; what is resident and what is stored did. The child's own pages start out shared with the parent.
+    ///
+    /// Call before any code of the program runs in the child.
+    pub fn readopt(&self) -> Result<(), Errno> {
+        let spans = self
+            .spans
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone();
+        for span in &spans {
+            self.register_mapped(*span)?;
+            let _ = pagetide_kernel::memory::set_inherited(*span, false);
+            self.table.for_each_used(*span, |page, word| {
+                if word.state() == State::Clean {
+                    self.table
+                        .update(page, |w| w.without_place().with_state(State::Resident));
+                }
+            });
+        }
+        self.note_managed(&spans);
+        self.adopt(0);
+        Ok(())
+    }
+
+    /// Registers `span`; where a part of it was left out of the fork by the program's own wish, the rest of it.
+    fn register_mapped(&self, span: pagetide_kernel::PageRange) -> Result<(), Errno> {
+        // SAFETY: the child's fault thread, started next, serves these faults; until then nothing touches the memory.
+        match unsafe { self.handles().uffd.register(span) } {
+            Err(Errno::INVAL | Errno::NOMEM) => self.register_parts(span),
+            result => result,
+        }
+    }
+
+    fn register_parts(&self, span: pagetide_kernel::PageRange) -> Result<(), Errno> {
+        let mut result = Ok(());
+        pagetide_kernel::maps::Maps::open()?.for_each(|mapping| {
+            let part = mapping.range.intersection(span);
+            if mapping.backing == pagetide_kernel::maps::Backing::Anonymous && !part.is_empty() {
+                // SAFETY: as above.
+                result = result.and(unsafe { self.handles().uffd.register(part) });
+            }
+        })?;
+        result
+    }
+}

@@ -1,0 +1,336 @@
+//! Streams: pages missed at a steady stride, and how far ahead of each to read.
+//!
+//! As Leap does (Maruf and Chowdhury, USENIX ATC 2020), a stride counts when it is the majority of a stream's recent ones (Boyer and Moore's vote), and the window doubles on hits and halves on
+//! waste. Leap keeps one history for each process; here streams are told apart by where they are, so that several interleaved ones in a thread, or one in each thread, do not spoil each other's strides.
+//!
+//! A page that was read ahead and is used causes no fault, so use is inferred: a stream whose next miss is exactly the page after its window has used its window.
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use pagetide_kernel::PageNumber;
+use pagetide_kernel::sync::Lock;
+
+/// Streams followed at a time.
+const STREAMS: usize = 16;
+/// Most pages read ahead of a stream.
+pub const WINDOW_MAX: u32 = 64;
+/// A miss so many pages from where a stream is expected, or so many strides, belongs to it.
+const REACH: u64 = 64;
+/// The vote at which a stride is believed, and its upper limit.
+const BELIEVED: i32 = 2;
+const VOTES_MAX: i32 = 4;
+/// Requests that may wait for the fault thread.
+const ASKS: usize = 8;
+
+/// Pages to read ahead: `count` of them, the first at `start`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// First page.
+    pub start: PageNumber,
+    /// From one to the next; not 0.
+    pub stride: i64,
+    /// How many.
+    pub count: u32,
+}
+
+impl Ask {
+    /// Page `index` of the request; page 0, which is never mapped, beyond the address space.
+    pub fn page(self, index: u32) -> PageNumber {
+        let page = self
+            .start
+            .0
+            .checked_add_signed(self.stride * i64::from(index));
+        PageNumber(page.unwrap_or(0))
+    }
+
+    /// What is left after the first `count`.
+    pub fn after(self, count: u32) -> Ask {
+        Ask {
+            start: self.page(count),
+            count: self.count - count.min(self.count),
+            ..self
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Stream {
+    /// The last page missed or read ahead.
+    last: PageNumber,
+    stride: i64,
+    votes: i32,
+    window: u32,
+    /// Pages read ahead since its last miss.
+    ahead: u32,
+    used: u64,
+}
+
+/// What a miss said about the pages read ahead before it, and what to read ahead now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Advice {
+    /// Pages read ahead that were used.
+    pub hits: u32,
+    /// Pages to read ahead.
+    pub ask: Option<Ask>,
+}
+
+struct Followed {
+    streams: [Stream; STREAMS],
+    clock: u64,
+    asks: [Option<Ask>; ASKS],
+}
+
+impl Followed {
+    fn stream_of(&mut self, page: PageNumber) -> Option<&mut Stream> {
+        self.streams
+            .iter_mut()
+            .filter(|stream| stream.used > 0)
+            .map(|stream| (page.0.abs_diff(stream.last.0), stream))
+            .filter(|(distance, stream)| {
+                *distance <= REACH * stream.stride.unsigned_abs().clamp(1, 8)
+            })
+            .min_by_key(|(distance, _)| *distance)
+            .map(|(_, stream)| stream)
+    }
+
+    fn missed(&mut self, page: PageNumber) -> Advice {
+        self.clock += 1;
+        let clock = self.clock;
+        let Some(stream) = self.stream_of(page) else {
+            let fresh = Stream {
+                last: page,
+                stride: 0,
+                votes: 0,
+                window: 1,
+                ahead: 0,
+                used: clock,
+            };
+            if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.used) {
+                *oldest = fresh;
+            }
+            return Advice::default();
+        };
+        stream.used = clock;
+        let stride = page.0.wrapping_sub(stream.last.0) as i64;
+        let mut advice = Advice::default();
+        if stride != 0 && stride == stream.stride {
+            advice.hits = stream.ahead;
+            stream.votes = (stream.votes + 1).min(VOTES_MAX);
+            if stream.ahead > 0 {
+                stream.window = (stream.window * 2).min(WINDOW_MAX);
+            }
+        } else if let Some(used) = stream.used_before(page) {
+            // There was no room for it, the program was quicker, or it is gone again: the stream goes on.
+            advice.hits = used;
+            if used * 2 < stream.ahead {
+                stream.window = (stream.window / 2).max(1);
+            }
+        } else {
+            stream.window = (stream.window / 2).max(1);
+            stream.votes -= 1;
+            if stream.votes <= 0 && stride != 0 {
+                stream.stride = stride;
+                stream.votes = 1;
+            }
+        }
+        stream.last = page;
+        stream.ahead = 0;
+        if stream.votes >= BELIEVED {
+            advice.ask = Some(Ask {
+                start: page,
+                stride: stream.stride,
+                count: stream.window + 1,
+            })
+            .map(|ask| ask.after(1));
+        }
+        advice
+    }
+
+    /// Notes that `count` pages after the miss at `page` are being read ahead.
+    fn asked(&mut self, ask: Ask) {
+        let page = PageNumber(ask.start.0.wrapping_add_signed(-ask.stride));
+        if let Some(stream) = self
+            .streams
+            .iter_mut()
+            .find(|stream| stream.used > 0 && stream.last == page)
+        {
+            stream.last = Ask { start: page, ..ask }.page(ask.count);
+            stream.ahead = ask.count;
+        }
+    }
+}
+
+impl Stream {
+    /// If `page` is one that was to be read ahead: how many come before it, and were used.
+    fn used_before(&self, page: PageNumber) -> Option<u32> {
+        let back = self.last.0.wrapping_sub(page.0) as i64;
+        if self.stride == 0 || back % self.stride != 0 {
+            return None;
+        }
+        let rest = u32::try_from(back / self.stride).ok()?;
+        (rest < self.ahead).then(|| self.ahead - rest - 1)
+    }
+}
+
+/// The streams of a pager, shared by the threads that serve faults. Nobody waits: who finds it in use goes without.
+pub struct Streams {
+    lock: Lock,
+    /// Requests waiting.
+    waiting: AtomicU32,
+    followed: UnsafeCell<Followed>,
+}
+
+// SAFETY: `followed` is only touched with the lock held.
+unsafe impl Sync for Streams {}
+// SAFETY: plain data.
+unsafe impl Send for Streams {}
+
+impl Default for Streams {
+    fn default() -> Streams {
+        let none = Stream {
+            last: PageNumber(0),
+            stride: 0,
+            votes: 0,
+            window: 1,
+            ahead: 0,
+            used: 0,
+        };
+        Streams {
+            lock: Lock::new(),
+            waiting: AtomicU32::new(0),
+            followed: UnsafeCell::new(Followed {
+                streams: [none; STREAMS],
+                clock: 0,
+                asks: [None; ASKS],
+            }),
+        }
+    }
+}
+
+impl Streams {
+    fn with<R>(&self, action: impl FnOnce(&mut Followed) -> R) -> Option<R> {
+        let _held = self.lock.try_lock()?;
+        // SAFETY: exclusive by the lock.
+        Some(action(unsafe { &mut *self.followed.get() }))
+    }
+
+    /// `page` was fetched on demand; what is advised to be read ahead, at most `room` pages, is taken as being read.
+    pub fn missed(&self, page: PageNumber, room: u64) -> Advice {
+        self.with(|followed| {
+            let mut advice = followed.missed(page);
+            advice.ask = advice.ask.and_then(|ask| {
+                let count = u64::from(ask.count).min(room) as u32;
+                (count > 0).then_some(Ask { count, ..ask })
+            });
+            if let Some(ask) = advice.ask {
+                followed.asked(ask);
+            }
+            advice
+        })
+        .unwrap_or_default()
+    }
+
+    /// Leaves a request for the fault thread; one too many is dropped.
+    pub fn hand_over(&self, ask: Ask) -> bool {
+        self.with(|followed| {
+            let place = followed.asks.iter_mut().find(|place| place.is_none());
+            place.map(|place| *place = Some(ask)).inspect(|()| {
+                self.waiting.fetch_add(1, Relaxed);
+            })
+        })
+        .flatten()
+        .is_some()
+    }
+
+    /// Takes a request.
+    pub fn take(&self) -> Option<Ask> {
+        self.with(|followed| {
+            let ask = followed.asks.iter_mut().find_map(Option::take);
+            ask.inspect(|_| {
+                self.waiting.fetch_sub(1, Relaxed);
+            })
+        })
+        .flatten()
+    }
+
+    /// Whether no request waits.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.load(Relaxed) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs misses of a program that touches `pages` in order, all read ahead being kept; returns misses and pages read ahead in vain.
+    fn program(pages: &[u64]) -> (usize, usize) {
+        let streams = Streams::default();
+        let mut present = std::collections::HashSet::new();
+        let mut used = std::collections::HashSet::new();
+        let mut misses = 0;
+        for &page in pages {
+            used.insert(page);
+            if present.insert(page) {
+                misses += 1;
+                if let Some(ask) = streams.missed(PageNumber(page), 1000).ask {
+                    present.extend((0..ask.count).map(|i| ask.page(i).0));
+                }
+            }
+        }
+        (misses, present.difference(&used).count())
+    }
+
+    #[test]
+    fn sequences_up_down_and_strided_are_read_ahead() {
+        let up: Vec<u64> = (10_000..12_000).collect();
+        let down: Vec<u64> = up.iter().rev().copied().collect();
+        let strided: Vec<u64> = (0..2000).map(|i| 10_000 + 7 * i).collect();
+        for pages in [up, down, strided] {
+            let (misses, vain) = program(&pages);
+            assert!(misses < 50, "{misses} misses");
+            assert!(vain <= 64, "{vain} in vain");
+        }
+    }
+
+    #[test]
+    fn four_interleaved_streams_do_not_disturb_each_other() {
+        let pages: Vec<u64> = (0..8000)
+            .map(|i| 100_000 * (1 + i % 4) + 3 * (i / 4))
+            .collect();
+        let (misses, vain) = program(&pages);
+        assert!(misses < 4 * 50, "{misses} misses");
+        assert!(vain <= 4 * 64, "{vain} in vain");
+    }
+
+    #[test]
+    fn random_misses_are_left_alone() {
+        let mut x = 1u64;
+        let pages: Vec<u64> = (0..20_000)
+            .map(|_| {
+                x = x
+                    .wrapping_mul(6364136223846793005)
+                    .wrapping_add(1442695040888963407);
+                1 + (x >> 33) % 200_000
+            })
+            .collect();
+        let (_, vain) = program(&pages);
+        assert!(vain < 20, "{vain} pages read in vain");
+    }
+
+    #[test]
+    fn hits_are_those_of_a_window_used_up() {
+        let streams = Streams::default();
+        let mut page = 1000;
+        let (mut hits, mut asked) = (0, 0);
+        for _ in 0..20 {
+            let advice = streams.missed(PageNumber(page), 1000);
+            hits += advice.hits;
+            assert_eq!(hits, asked, "every page read ahead so far was used");
+            let ahead = advice.ask.map_or(0, |ask| ask.count);
+            asked += ahead;
+            page += 1 + u64::from(ahead);
+        }
+        assert!(asked > 500);
+    }
+}

@@ -1,0 +1,267 @@
+//! The page word: everything the pager knows of one page, in one `u64`.
+//!
+//! ```text
+//!  bit  0..4   state (see State)
+//!       4      QUEUED     the eviction queue holds an entry for the page
+//!       5      REMOVED    emptied or unmapped by the program while the evictor held it
+//!       6      REWRITTEN  was written after its last fetch: install it writable next time
+//!       7      MAIN       it was in the policy's main queue when it was evicted last
+//!       8..16  pins       guards that keep it resident
+//!      16..22  generation which store of this process its slot belongs to (one per fork it descends from)
+//!      22..24  laps       rounds it stays in the main queue beyond the first
+//!      24..56  slot       the store's handle (Clean, Stored, Loading, Dropping), or the staging index (Staged)
+//!      56..64  evicted    the policy's epoch when it was evicted last, 0 for none
+//! ```
+//!
+//! Who may change what: the fault thread makes every transition out of Untouched, Stored, Loading and Staged; the
+//! evictor every one out of Evicting, Protecting and Dropping; both compete by compare-and-swap for Resident and Clean.
+use pagetide_store::Slot;
+
+/// Where a page is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum State {
+    /// Never used, or emptied: the next access finds zeros.
+    Untouched = 0,
+    /// Present and written, or never stored.
+    Resident = 1,
+    /// Present, write-protected, and the store holds the same bytes.
+    Clean = 2,
+    /// The evictor is moving it out; ends within the section that holds the gate.
+    Evicting = 3,
+    /// Its bytes are in the staging area, on their way to the store.
+    Staged = 4,
+    /// Not present; the store holds its bytes.
+    Stored = 5,
+    /// The fault thread is reading it from the store.
+    Loading = 6,
+    /// The store lost it: accesses get SIGBUS.
+    Poisoned = 7,
+    /// Present and write-protected while its bytes go to the store (where it cannot be moved out).
+    Protecting = 8,
+    /// Its bytes are stored and the evictor is dropping it.
+    Dropping = 9,
+}
+
+/// A page word's value.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Word(pub u64);
+
+const STATE_MASK: u64 = 0xF;
+const PIN_SHIFT: u32 = 8;
+const PIN_MASK: u64 = 0xFF << PIN_SHIFT;
+const GENERATION_SHIFT: u32 = 16;
+const GENERATION_MASK: u64 = 0x3F << GENERATION_SHIFT;
+const SLOT_SHIFT: u32 = 24;
+const SLOT_MASK: u64 = 0xFFFF_FFFF << SLOT_SHIFT;
+
+const MAIN: u64 = 1 << 7;
+const LAPS_SHIFT: u32 = 22;
+const LAPS_MASK: u64 = 3 << LAPS_SHIFT;
+const EVICTED_SHIFT: u32 = 56;
+/// What an eviction policy remembers of a page.
+const HISTORY: u64 = MAIN | LAPS_MASK | 0xFF << EVICTED_SHIFT;
+
+/// Flag: see the module's picture.
+pub const QUEUED: u64 = 1 << 4;
+/// Flag: see the module's picture.
+pub const REMOVED: u64 = 1 << 5;
+/// Flag: see the module's picture.
+pub const REWRITTEN: u64 = 1 << 6;
+/// One pin.
+pub const PIN: u64 = 1 << PIN_SHIFT;
+/// The most pins a page can have.
+pub const PIN_MAX: u64 = 0xFF;
+/// Store generations a word can name.
+pub const GENERATIONS: usize = 64;
+
+/// A place in a store: which of the process's stores, and the handle there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Index of the store.
+    pub generation: u8,
+    /// The store's handle.
+    pub slot: Slot,
+}
+
+impl Word {
+    /// The state.
+    pub fn state(self) -> State {
+        const STATES: [State; 10] = [
+            State::Untouched,
+            State::Resident,
+            State::Clean,
+            State::Evicting,
+            State::Staged,
+            State::Stored,
+            State::Loading,
+            State::Poisoned,
+            State::Protecting,
+            State::Dropping,
+        ];
+        STATES[(self.0 & STATE_MASK) as usize]
+    }
+
+    /// The same page in another state.
+    pub fn with_state(self, state: State) -> Word {
+        Word(self.0 & !STATE_MASK | state as u64)
+    }
+
+    /// Whether `flag` is set.
+    pub fn has(self, flag: u64) -> bool {
+        self.0 & flag != 0
+    }
+
+    /// With `flag` set.
+    pub fn with(self, flag: u64) -> Word {
+        Word(self.0 | flag)
+    }
+
+    /// With `flag` cleared.
+    pub fn without(self, flag: u64) -> Word {
+        Word(self.0 & !flag)
+    }
+
+    /// Guards that keep the page resident.
+    pub fn pins(self) -> u64 {
+        (self.0 & PIN_MASK) >> PIN_SHIFT
+    }
+
+    /// With `pins` pins.
+    pub fn with_pins(self, pins: u64) -> Word {
+        Word(self.0 & !PIN_MASK | pins << PIN_SHIFT)
+    }
+
+    /// With the policy's memory of the page as in `other`.
+    pub fn with_history(self, other: Word) -> Word {
+        Word(self.0 & !HISTORY | other.0 & HISTORY)
+    }
+
+    /// With nothing remembered by the policy.
+    pub fn without_history(self) -> Word {
+        Word(self.0 & !HISTORY)
+    }
+
+    /// The policy's epoch when the page was evicted last; 0 for none.
+    pub fn evicted_in(self) -> u8 {
+        (self.0 >> EVICTED_SHIFT) as u8
+    }
+
+    /// Whether the page was in the main queue then.
+    pub fn was_in_main(self) -> bool {
+        self.0 & MAIN != 0
+    }
+
+    /// Evicted in `epoch`, from the main queue or not.
+    pub fn evicted(self, epoch: u8, from_main: bool) -> Word {
+        let main = if from_main { MAIN } else { 0 };
+        Word(self.0 & !HISTORY | main | u64::from(epoch) << EVICTED_SHIFT)
+    }
+
+    /// Rounds the page stays in the main queue beyond the first.
+    pub fn laps(self) -> u8 {
+        ((self.0 & LAPS_MASK) >> LAPS_SHIFT) as u8
+    }
+
+    /// With so many such rounds, at most three.
+    pub fn with_laps(self, laps: u8) -> Word {
+        Word(self.0 & !LAPS_MASK | u64::from(laps & 3) << LAPS_SHIFT)
+    }
+
+    /// The place in a store; meaningful where the state says so.
+    pub fn place(self) -> Place {
+        let generation = ((self.0 & GENERATION_MASK) >> GENERATION_SHIFT) as u8;
+        Place {
+            generation,
+            slot: Slot(((self.0 & SLOT_MASK) >> SLOT_SHIFT) as u32),
+        }
+    }
+
+    /// With another place.
+    pub fn with_place(self, place: Place) -> Word {
+        let cleared = self.0 & !(GENERATION_MASK | SLOT_MASK);
+        Word(
+            cleared
+                | (place.generation as u64) << GENERATION_SHIFT
+                | (place.slot.0 as u64) << SLOT_SHIFT,
+        )
+    }
+
+    /// With no place.
+    pub fn without_place(self) -> Word {
+        Word(self.0 & !(GENERATION_MASK | SLOT_MASK))
+    }
+
+    /// The staging index of a Staged page.
+    pub fn staging_index(self) -> usize {
+        self.place().slot.0 as usize
+    }
+
+    /// In the staging area at `index`.
+    pub fn staged(self, index: usize) -> Word {
+        self.without_place()
+            .with_place(Place {
+                generation: 0,
+                slot: Slot(index as u32),
+            })
+            .with_state(State::Staged)
+    }
+
+    /// This word with the queue entry and the pins of `now`: those may change while a page is in the hands of one of the pager's threads.
+    pub fn keeping(self, now: Word) -> Word {
+        const OTHERS: u64 = QUEUED | PIN_MASK;
+        Word(self.0 & !OTHERS | now.0 & OTHERS)
+    }
+
+    /// What is left of the word when the program empties the page: its queue entry and its pins.
+    pub fn emptied(self) -> Word {
+        Word(self.0 & (QUEUED | PIN_MASK))
+    }
+
+    /// Whether the store holds bytes for the page that the word alone refers to.
+    pub fn owns_slot(self) -> bool {
+        matches!(
+            self.state(),
+            State::Clean | State::Stored | State::Loading | State::Dropping
+        )
+    }
+
+    /// Whether the page counts as resident (Staged pages do: their frames are still held).
+    pub fn is_resident(self) -> bool {
+        matches!(
+            self.state(),
+            State::Resident | State::Clean | State::Evicting | State::Protecting | State::Dropping
+        )
+    }
+}
+
+impl std::fmt::Debug for Word {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}({:#x})", self.state(), self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn fields_do_not_disturb_each_other(raw in any::<u64>(), generation in 0u8..64, slot in any::<u32>()) {
+            let word = Word(raw & !STATE_MASK);
+            let place = Place { generation, slot: Slot(slot) };
+            let changed = word.with_place(place).with_state(State::Stored);
+            prop_assert_eq!(changed.place(), place);
+            prop_assert_eq!(changed.state(), State::Stored);
+            prop_assert_eq!(changed.pins(), word.pins());
+            prop_assert_eq!(changed.with_history(Word(0)).with_history(word), changed);
+            let evicted = changed.evicted(7, true);
+            prop_assert_eq!((evicted.evicted_in(), evicted.was_in_main(), evicted.laps()), (7, true, 0));
+            prop_assert_eq!(evicted.with_laps(2).laps(), 2);
+            prop_assert_eq!(evicted.with_laps(2).with_history(changed), changed);
+            prop_assert_eq!(changed.has(QUEUED), word.has(QUEUED));
+            prop_assert_eq!(changed.emptied().place(), Place { generation: 0, slot: Slot(0) });
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What a pager tells the outside: the statistics object, and the control protocol spoken over a process's socket.
+//!
+//! A governed process has, in the run directory, `PID.sock` (a Unix stream socket; one JSON [`Request`] a line in, one JSON
+//! [`Reply`] a line out) and `PID-START.stats` (a [`Ledger`](crate::ledger::Ledger) mapped shared, which outlives the process).
+use serde::{Deserialize, Serialize};
+
+/// Statistics of one process or region. Byte counts are bytes, times nanoseconds unless the name says otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Statistics {
+    /// Process ID.
+    pub pid: u32,
+    /// The command's name and arguments, as the kernel shows them.
+    pub command: String,
+    /// The most bytes that may be resident.
+    pub budget_bytes: u64,
+    /// Bytes resident now, as the pager counts them.
+    pub resident_bytes: u64,
+    /// The most `resident_bytes` has been.
+    pub resident_bytes_max: u64,
+    /// Bytes of address space under the pager now.
+    pub managed_bytes: u64,
+    /// The most `managed_bytes` has been.
+    pub managed_bytes_max: u64,
+    /// Bytes the store holds now.
+    pub store_bytes: u64,
+    /// The most `store_bytes` has been.
+    pub store_bytes_max: u64,
+    /// Pages the store holds now.
+    pub store_pages: u64,
+    /// Fault messages served (missing and write-protect).
+    pub faults: u64,
+    /// Pages given zeros on their first use.
+    pub zero_fills: u64,
+    /// Faults that read from the store.
+    pub fetches: u64,
+    /// Pages read from the store, prefetched ones included.
+    pub fetched_pages: u64,
+    /// Of these, pages read ahead of a stream. The share of them that was used (`prefetch_hits`) is the accuracy.
+    pub prefetched_pages: u64,
+    /// Pages read ahead that were used, as far as is seen: the stream went on exactly where they end. Their share of these and `fetches` together is the coverage.
+    pub prefetch_hits: u64,
+    /// Pages made non-resident.
+    pub evictions: u64,
+    /// Evictions that needed no store write because the store held the same bytes.
+    pub clean_drops: u64,
+    /// Pages written to the store.
+    pub writebacks: u64,
+    /// Of these, pages that held one repeated word.
+    pub same_filled: u64,
+    /// Bytes put over bytes stored for them; 1.0 when nothing was put.
+    pub compression_ratio: f64,
+    /// Store errors seen, recovered ones included.
+    pub errors: u64,
+    /// From reading the fault message to waking the thread, in nanoseconds.
+    pub fault_latency_ns: Latency,
+    /// Seconds since the pager started.
+    pub wall_seconds: f64,
+}
+
+/// A distribution of times in nanoseconds; zeros when empty. Values are upper bounds of their bucket (at most 1/16 too high).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct Latency {
+    pub mean: u64,
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub max: u64,
+}
+
+/// What may be asked of a governed process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case")]
+pub enum Request {
+    /// The statistics now.
+    Stat,
+    /// Change the budget; answered when the new bound holds, or with an error after `timeout_ms`.
+    Limit {
+        /// The new budget in bytes; rounded up to a page, at least one page.
+        bytes: u64,
+        /// How long to wait for the bound to hold, in milliseconds.
+        timeout_ms: u64,
+    },
+}
+
+/// The answer to one [`Request`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Reply {
+    /// Done; with the statistics after it.
+    Ok {
+        /// The statistics after the request was served.
+        statistics: Box<Statistics>,
+    },
+    /// Refused or failed.
+    Error {
+        /// What, why, and the next step.
+        message: String,
+    },
+}

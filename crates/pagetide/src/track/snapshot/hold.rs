@@ -1,0 +1,52 @@
+//! Holding the writers still while memory is armed.
+use std::time::{Duration, Instant};
+
+use pagetide_kernel::park::{self, ParkError};
+
+/// Holds every writer still, calls `arm`, and lets them go: this is the whole pause of a snapshot.
+///
+/// While `arm` runs, no thread may be in the middle of a write to the memory, and none may begin one. Any closure that takes the locks the
+/// writers take will do: `|arm: &mut dyn FnMut()| { let _all = lock.write(); arm(); }`.
+pub trait Hold {
+    /// Does it. An error is only returned if `arm` was not called.
+    fn hold(self, arm: &mut dyn FnMut()) -> Result<(), ParkError>;
+}
+
+impl<F: FnOnce(&mut dyn FnMut())> Hold for F {
+    fn hold(self, arm: &mut dyn FnMut()) -> Result<(), ParkError> {
+        self(arm);
+        Ok(())
+    }
+}
+
+/// Parks all other threads of the process by a signal. Blocking calls that the kernel does not restart (`poll`, `nanosleep`) return `EINTR` in
+/// them. Writes by the kernel on the program's behalf that are under way (`io_uring`, direct I/O) are not held.
+#[derive(Debug, Clone, Copy)]
+pub struct ParkThreads {
+    /// How long to wait for the last thread before giving up.
+    pub patience: Duration,
+}
+
+impl Default for ParkThreads {
+    fn default() -> ParkThreads {
+        ParkThreads {
+            patience: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Hold for ParkThreads {
+    fn hold(self, arm: &mut dyn FnMut()) -> Result<(), ParkError> {
+        let deadline = Instant::now() + self.patience;
+        let parked = loop {
+            // Not all of it at once: a thread may be kept from stopping by what one that has stopped holds, the allocator's lock for example.
+            match park::park_others((self.patience / 4).max(Duration::from_millis(1))) {
+                Err(ParkError::Stubborn { .. }) if Instant::now() < deadline => {}
+                result => break result?,
+            }
+        };
+        arm();
+        drop(parked);
+        Ok(())
+    }
+}

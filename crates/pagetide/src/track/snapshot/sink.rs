@@ -1,0 +1,133 @@
+//! Where a snapshot's bytes go: a file that appears under its name only when it is complete.
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Takes a snapshot's bytes, in order.
+pub trait Sink: Send {
+    /// Takes all of `bytes`.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
+    /// Everything was appended: makes it durable, and visible under its name. Not called after a failure.
+    fn commit(&mut self) -> io::Result<()>;
+}
+
+/// Bytes gathered before they are written.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Bytes after which the kernel is asked to start writing them to the disk, so that the last flush has little left to do.
+const FLUSH_BYTES: u64 = 32 << 20;
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+
+/// A file written under a temporary name in the same directory, flushed to the disk and renamed at the end. Dropped before that, it is removed.
+#[derive(Debug)]
+pub struct FileSink {
+    file: Option<BufWriter<File>>,
+    /// Opened first: a directory that cannot be is found before anything is written.
+    directory: File,
+    temporary: PathBuf,
+    path: PathBuf,
+    written: u64,
+    flushed: u64,
+}
+
+impl FileSink {
+    /// Starts a file that will appear as `path`. Temporary files for the same name that a killed process left behind are removed.
+    pub fn create(path: &Path) -> io::Result<FileSink> {
+        let name = path.file_name().ok_or_else(|| {
+            let text = format!("'{}' is not the name of a file", path.display());
+            io::Error::new(io::ErrorKind::InvalidInput, text)
+        })?;
+        let directory = directory_of(path);
+        let opened = File::open(&directory)?;
+        remove_leftovers(&directory, &name.to_string_lossy());
+        let count = COUNTER.fetch_add(1, Relaxed);
+        let temporary = directory.join(format!(
+            ".{}.{}-{count}.partial",
+            name.to_string_lossy(),
+            std::process::id()
+        ));
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&temporary)?;
+        Ok(FileSink {
+            file: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
+            directory: opened,
+            temporary,
+            path: path.to_owned(),
+            written: 0,
+            flushed: 0,
+        })
+    }
+}
+
+fn directory_of(path: &Path) -> PathBuf {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    }
+}
+
+fn remove_leftovers(directory: &Path, name: &str) {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let file = entry.file_name();
+        let process = file
+            .to_str()
+            .and_then(|file| file.strip_prefix(&format!(".{name}.")))
+            .and_then(|rest| rest.strip_suffix(".partial"))
+            .and_then(|rest| rest.split_once('-'))
+            .and_then(|(process, _)| process.parse::<u32>().ok());
+        if process.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+impl Sink for FileSink {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let file = self
+            .file
+            .as_mut()
+            .ok_or(io::Error::other("the file is complete"))?;
+        file.write_all(bytes)?;
+        self.written += bytes.len() as u64;
+        if self.written - self.flushed >= FLUSH_BYTES {
+            start_writing(file.get_ref(), self.flushed, self.written - self.flushed);
+            self.flushed = self.written;
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        let file = self
+            .file
+            .take()
+            .ok_or(io::Error::other("the file is complete"))?;
+        let named = (|| {
+            let file = file.into_inner().map_err(|error| error.into_error())?;
+            file.sync_all()?;
+            std::fs::rename(&self.temporary, &self.path)
+        })();
+        named.inspect_err(|_| _ = std::fs::remove_file(&self.temporary))?;
+        // A name that may not last is none.
+        let lasting = self.directory.sync_all();
+        lasting.inspect_err(|_| _ = std::fs::remove_file(&self.path))
+    }
+}
+
+/// Asks the kernel to start writing a part of the file out, without waiting.
+fn start_writing(file: &File, offset: u64, len: u64) {
+    use std::os::fd::AsRawFd as _;
+    pagetide_kernel::memory::start_writing(file.as_raw_fd(), offset, len);
+}
+
+impl Drop for FileSink {
+    fn drop(&mut self) {
+        if self.file.take().is_some() {
+            let _ = std::fs::remove_file(&self.temporary);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Files used in part: what is locked, what is read, and what is not.
+mod lock;
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ::pagetide::lock::{
+    Access, Errno, Keeper, LockError, LockedFile, Mode, PageState, Residency, Sharing,
+};
+use lock::skip::{skipped, target_directory};
+use lock::{PAGE, area_of, become_user, in_child, present, vmlck};
+use pagetide_kernel::residency::cachestat;
+
+/// A file on the disk that the target directory is on, deleted at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, pages: usize) -> Scratch {
+        let path = target_directory().join(format!("lock-file-{name}-{}", std::process::id()));
+        let mut file = File::create(&path).unwrap();
+        for page in 0..pages {
+            let bytes: Vec<u8> = (0..PAGE).map(|i| (page * 7 + i) as u8).collect();
+            file.write_all(&bytes).unwrap();
+        }
+        file.sync_all().unwrap();
+        Scratch(path)
+    }
+
+    /// Puts it out of the page cache; whether that worked (not on tmpfs).
+    fn cold(&self) -> bool {
+        let file = File::open(&self.0).unwrap();
+        for _ in 0..50 {
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+            if self.cached() == Some(0) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        skipped("cold", "the file stays in the page cache here");
+        false
+    }
+
+    /// Pages of it in the page cache, where the kernel counts them (6.5).
+    fn cached(&self) -> Option<u64> {
+        let file = File::open(&self.0).unwrap();
+        let len = file.metadata().unwrap().len();
+        let stat = cachestat(file.as_fd(), 0, len).ok()?;
+        Some(stat.cached)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+fn byte(page: usize, offset: usize) -> u8 {
+    (page * 7 + offset) as u8
+}
+
+fn read(file: &LockedFile, page: usize) -> u8 {
+    let mut out = [0];
+    assert_eq!(file.copy_to(page * PAGE + 5, &mut out), 1);
+    assert_eq!(out[0], byte(page, 5));
+    out[0]
+}
+
+#[test]
+fn touched_pages_are_locked_and_nothing_else_is_read() {
+    let scratch = Scratch::new("sparse", 8192);
+    in_child(|| {
+        if !scratch.cold() {
+            return;
+        }
+        let file = LockedFile::open(&scratch).unwrap();
+        assert_eq!(vmlck(), 8192 * 4096);
+        for page in (0..8192).step_by(700) {
+            read(&file, page);
+        }
+        let area = area_of(file.as_ptr());
+        assert!(area.locked);
+        assert_eq!(area.resident, 12 * 4096);
+        assert_eq!(area.locked_share, 12 * 4096);
+        if let Some(cached) = scratch.cached() {
+            assert_eq!(cached, 12, "a fault reads a page");
+        }
+        drop(file);
+        assert_eq!(vmlck(), 0);
+    });
+}
+
+#[test]
+fn dense_access_has_the_rest_read_ahead() {
+    let scratch = Scratch::new("dense", 16_384);
+    in_child(|| {
+        if !scratch.cold() {
+            return;
+        }
+        let file = LockedFile::open(&scratch).unwrap();
+        let (mut at, mut reads) = (1usize, 0);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        // A tenth of the pages in random order, then waiting for the watcher.
+        while scratch.cached() != Some(16_384) {
+            assert!(Instant::now() < deadline, "{:?}", file.statistics());
+            if reads < 1600 {
+                at = at * 5 % 16_411;
+                read(&file, at % 16_384);
+                reads += 1;
+            } else {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        let statistics = file.statistics();
+        assert!(statistics.looks > 0 && statistics.read_bytes >= 48 << 20);
+    });
+}
+
+#[test]
+fn a_stream_is_read_ahead_of() {
+    let scratch = Scratch::new("stream", 16_384);
+    in_child(|| {
+        if !scratch.cold() {
+            return;
+        }
+        let file = LockedFile::open(&scratch).unwrap();
+        for page in 0..16_384 {
+            read(&file, page);
+        }
+        let statistics = file.statistics();
+        assert!(statistics.read_bytes > 32 << 20, "{statistics:?}");
+    });
+}
+
+#[test]
+fn full_mode_has_everything_at_once_and_filling_gets_there() {
+    let scratch = Scratch::new("full", 64);
+    in_child(|| {
+        let file = LockedFile::builder().mode(Mode::Full).open(&scratch);
+        assert_eq!(present(file.as_ref().unwrap().as_ptr(), 64), [true; 64]);
+        drop(file);
+        let mut file = LockedFile::builder()
+            .access(Access::Random)
+            .open(&scratch)
+            .unwrap();
+        let mut last = 0;
+        file.fill(|done| {
+            assert!(done > last);
+            last = done;
+        })
+        .unwrap();
+        assert_eq!(last, 64 * 4096);
+        let area = area_of(file.as_ptr());
+        assert!(area.locked && !area.on_fault && area.resident == 64 * 4096);
+    });
+}
+
+#[test]
+fn private_files_can_be_written_and_stay_as_they_are() {
+    let scratch = Scratch::new("private", 4);
+    in_child(|| {
+        let builder = LockedFile::builder().sharing(Sharing::Private);
+        let mut file = builder.open(&scratch).unwrap();
+        // SAFETY: nobody changes the file.
+        let bytes = unsafe { file.as_mut_slice() }.unwrap();
+        bytes[PAGE] = 99;
+        assert_eq!(bytes[PAGE + 1], byte(1, 1));
+        assert_eq!(std::fs::read(&scratch).unwrap()[PAGE], byte(1, 0));
+        let mut read_only = LockedFile::open(&scratch).unwrap();
+        // SAFETY: as above.
+        assert!(unsafe { read_only.as_mut_slice() }.is_none());
+    });
+}
+
+#[test]
+fn parts_are_prefetched_and_loaded() {
+    let scratch = Scratch::new("parts", 4096);
+    in_child(|| {
+        if !scratch.cold() {
+            return;
+        }
+        let file = LockedFile::builder()
+            .access(Access::Random)
+            .open(&scratch)
+            .unwrap();
+        let parts: Vec<_> = (0..1000)
+            .map(|i| i * 4 * PAGE..i * 4 * PAGE + 100)
+            .collect();
+        file.prefetch(&parts).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while scratch.cached().is_some_and(|cached| cached < 1000) {
+            assert!(Instant::now() < deadline, "{:?}", scratch.cached());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(scratch.cached().unwrap_or(1000), 1000);
+        assert_eq!(area_of(file.as_ptr()).resident, 0, "not locked yet");
+        file.load(&parts).unwrap();
+        let area = area_of(file.as_ptr());
+        assert!(area.locked && area.resident == 1000 * 4096, "{area:?}");
+        let beyond = 4096 * PAGE - 1..4096 * PAGE + 1;
+        let error = file.load(std::slice::from_ref(&beyond)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    });
+}
+
+#[test]
+fn ranges_empty_files_and_what_is_no_file() {
+    let scratch = Scratch::new("range", 10);
+    let empty = Scratch::new("empty", 0);
+    in_child(|| {
+        let part = LockedFile::builder().range(2 * 4096, 3 * 4096 + 1);
+        let file = part.open(&scratch).unwrap();
+        assert_eq!(file.len(), 3 * PAGE + 1);
+        assert_eq!(vmlck(), 4 * 4096);
+        let mut out = [0; 4];
+        assert_eq!(file.copy_to(3 * PAGE, &mut out), 1);
+        assert_eq!(out[0], byte(5, 0));
+        assert_eq!(file.copy_to(4 * PAGE, &mut out), 0);
+        let tail = LockedFile::builder().range(8 * 4096, 1 << 40);
+        assert_eq!(tail.open(&scratch).unwrap().len(), 2 * PAGE);
+        for (offset, len) in [(1, 4096), (11 * 4096, 4096)] {
+            let error = LockedFile::builder().range(offset, len).open(&scratch);
+            let error = error.unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+            assert!(error.to_string().contains(&offset.to_string()), "{error}");
+        }
+        let file = LockedFile::open(&empty).unwrap();
+        assert!(file.is_empty() && file.copy_to(0, &mut out) == 0);
+        file.load(&[]).unwrap();
+        assert!(LockedFile::open("/no/such/file").is_err());
+        assert!(LockedFile::open("/").is_err());
+    });
+}
+
+#[test]
+fn over_the_limit_nothing_is_mapped() {
+    let scratch = Scratch::new("limit", 64);
+    in_child(|| {
+        become_user(16 * 4096);
+        // Address space in pages. The number of mappings would not do: the allocator opens more of its own now and then.
+        let size = || {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            text.split(' ').next().unwrap().parse::<usize>().unwrap()
+        };
+        let before = size();
+        let error = LockedFile::open(&scratch).unwrap_err();
+        let inner = error.get_ref().and_then(|e| e.downcast_ref::<LockError>());
+        let inner = inner.expect("a LockError");
+        assert_eq!(inner.errno(), Errno::NOMEM);
+        let report = inner.report().expect("the limit's report");
+        assert_eq!((report.needed, report.soft), (64 * 4096, Some(16 * 4096)));
+        assert_eq!((size(), vmlck()), (before, 0));
+    });
+}
+
+#[test]
+fn a_forked_child_can_use_and_drop_it() {
+    let scratch = Scratch::new("fork", 256);
+    in_child(|| {
+        let file = LockedFile::open(&scratch).unwrap();
+        read(&file, 9);
+        let file = std::mem::ManuallyDrop::new(file);
+        in_child(|| {
+            assert_eq!(vmlck(), 256 * 4096);
+            read(&file, 100);
+            // SAFETY: the child's own copy, dropped once.
+            drop(unsafe { std::ptr::read(&*file) });
+            assert_eq!(vmlck(), 0);
+        });
+        assert_eq!(vmlck(), 256 * 4096);
+    });
+}
+
+#[test]
+fn a_keeper_locks_what_others_touch() {
+    let scratch = Scratch::new("keeper", 4096);
+    in_child(|| {
+        if !scratch.cold() {
+            return;
+        }
+        let file = LockedFile::builder()
+            .access(Access::Random)
+            .open(&scratch)
+            .unwrap();
+        let address = file.as_ptr();
+        let mut keeper = Keeper::new(file, Access::Normal);
+        keeper.step().unwrap();
+        assert_eq!(keeper.locked_bytes(), 0);
+        // Somebody else reads three pages, without read-ahead.
+        in_child(|| {
+            let other = File::open(&scratch).unwrap();
+            rustix::fs::fadvise(&other, 0, None, rustix::fs::Advice::Random).unwrap();
+            for page in [5u64, 1000, 4000] {
+                rustix::io::pread(&other, &mut [0u8; 1], page * 4096).unwrap();
+            }
+        });
+        assert!(keeper.step().unwrap());
+        assert_eq!(keeper.locked_bytes(), 3 * 4096);
+        assert_eq!(area_of(address).locked_share, 3 * 4096);
+        assert!(!keeper.step().unwrap() || scratch.cached().is_none());
+        let residency = Residency::of(&scratch).unwrap();
+        let cached = residency.count(PageState::Cached) + residency.count(PageState::Locked);
+        assert_eq!(cached, 3);
+        // Without the lock they would go now.
+        let other = File::open(&scratch).unwrap();
+        rustix::fs::fadvise(&other, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        assert_eq!(area_of(address).resident, 3 * 4096);
+    });
+}
+
+#[test]
+fn a_keeper_of_a_file_that_is_not_the_users_sees_what_is_cached_and_no_more() {
+    let scratch = Scratch::new("foreign", 512);
+    in_child(|| {
+        if !lock::is_root() {
+            return skipped("foreign file", "only root can give a file away");
+        }
+        if !scratch.cold() {
+            return;
+        }
+        let file = LockedFile::builder()
+            .access(Access::Random)
+            .open(&scratch)
+            .unwrap();
+        become_user(4 << 20);
+        let mut keeper = Keeper::new(file, Access::Random);
+        keeper.step().unwrap();
+        // `mincore` would have said that all 512 pages are in memory.
+        assert_eq!(keeper.locked_bytes(), 0);
+    });
+}

@@ -1,0 +1,323 @@
+// Included once for each delivery; DELIVERY names it.
+use pagetide::{Builder, Region};
+use proptest::prelude::*;
+
+const PAGE: usize = 4096;
+
+fn builder() -> Builder {
+    Region::builder().delivery(DELIVERY)
+}
+
+fn can_page() -> bool {
+    match builder().length(PAGE).build() {
+        Ok(_) => true,
+        Err(error) => {
+            eprintln!("SKIPPED: no region can be made here: {error}");
+            false
+        }
+    }
+}
+
+fn word(seed: u64, index: u64) -> u64 {
+    (index ^ seed)
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .rotate_left(17)
+}
+
+fn check_law(region: &Region) {
+    let audit = region.pager().audit().unwrap();
+    assert!(audit.holds(), "the bookkeeping law is broken: {audit:?}");
+}
+
+#[test]
+fn everything_written_reads_back_at_a_sixteenth() {
+    if !can_page() {
+        return;
+    }
+    let pages = 16 << 8;
+    let mut region = builder()
+        .length(pages * PAGE)
+        .resident((pages / 16 * PAGE) as u64)
+        .build()
+        .unwrap();
+    for round in 0..3u64 {
+        for (index, chunk) in region.as_mut_slice().chunks_exact_mut(8).enumerate() {
+            // Half of each page is hard to compress, half is not.
+            let value = if index % 512 < 256 {
+                word(round, index as u64)
+            } else {
+                round
+            };
+            chunk.copy_from_slice(&value.to_le_bytes());
+        }
+        for (index, chunk) in region.as_slice().chunks_exact(8).enumerate() {
+            let value = if index % 512 < 256 {
+                word(round, index as u64)
+            } else {
+                round
+            };
+            assert_eq!(
+                u64::from_le_bytes(chunk.try_into().unwrap()),
+                value,
+                "word {index} of round {round}"
+            );
+        }
+    }
+    let stats = region.stats();
+    assert!(
+        stats.evictions > pages as u64 && stats.fetched_pages > pages as u64,
+        "{stats:?}"
+    );
+    assert!(
+        stats.resident_bytes_max <= (pages / 16 * PAGE) as u64,
+        "{stats:?}"
+    );
+    check_law(&region);
+}
+
+#[test]
+fn one_page_is_enough_to_copy_across_page_borders() {
+    if !can_page() {
+        return;
+    }
+    let mut region = builder()
+        .length(64 * PAGE)
+        .resident(1)
+        .build()
+        .unwrap();
+    let memory = region.as_mut_slice();
+    for (index, byte) in memory.iter_mut().enumerate() {
+        *byte = (index % 251) as u8;
+    }
+    for page in 1..32 {
+        let (from, to) = (page * PAGE - 777, (page + 31) * PAGE - 333);
+        memory.copy_within(from..from + 1000, to);
+        for i in 0..1000 {
+            assert_eq!(memory[to + i], memory[from + i]);
+        }
+    }
+}
+
+#[test]
+fn threads_see_each_others_writes() {
+    if !can_page() {
+        return;
+    }
+    let pages = 2048usize;
+    let region = builder()
+        .length(pages * PAGE)
+        .resident((100 * PAGE) as u64)
+        .build()
+        .unwrap();
+    let base = region.as_ptr() as usize;
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            scope.spawn(move || {
+                let mut state = thread + 1;
+                for _ in 0..60_000 {
+                    state = state
+                        .wrapping_mul(6364136223846793005)
+                        .wrapping_add(1442695040888963407);
+                    let page = (state >> 33) as usize % pages;
+                    let cell = (base + page * PAGE + 8 * thread as usize) as *mut u64;
+                    // SAFETY: each thread has its own cell in every page, within the region, which outlives the scope.
+                    unsafe {
+                        let value = cell.read_volatile();
+                        let count = value >> 32;
+                        assert!(
+                            value == 0 || value as u32 as usize == page,
+                            "page {page} holds {value:#x}"
+                        );
+                        cell.write_volatile((count + 1) << 32 | page as u64);
+                    }
+                }
+            });
+        }
+    });
+    let total: u64 = region
+        .as_slice()
+        .chunks_exact(PAGE)
+        .flat_map(|p| p[..32].chunks_exact(8))
+        .map(|c| u64::from_le_bytes(c.try_into().unwrap()) >> 32)
+        .sum();
+    assert_eq!(total, 4 * 60_000);
+    check_law(&region);
+}
+
+#[test]
+fn pinned_pages_stay() {
+    if !can_page() {
+        return;
+    }
+    let mut region = builder()
+        .length(256 * PAGE)
+        .resident((32 * PAGE) as u64)
+        .build()
+        .unwrap();
+    region.as_mut_slice().fill(7);
+    let guard = region.pin(10 * PAGE..20 * PAGE).unwrap();
+    assert!(region.pin(100 * PAGE..200 * PAGE).is_err());
+    let before = region.stats();
+    let sum: u64 = region.as_slice().iter().map(|b| u64::from(*b)).sum();
+    assert_eq!(sum, 7 * 256 * PAGE as u64);
+    let faults = region.stats().faults;
+    let pinned: u64 = region.as_slice()[10 * PAGE..20 * PAGE]
+        .iter()
+        .map(|b| u64::from(*b))
+        .sum();
+    assert_eq!(pinned, 70 * PAGE as u64);
+    assert_eq!(
+        region.stats().faults,
+        faults,
+        "reading pinned pages faulted; before: {before:?}"
+    );
+    drop(guard);
+    region.evict(0..256 * PAGE).unwrap();
+    assert_eq!(region.stats().resident_bytes, 0);
+    check_law(&region);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Write(u16, u8),
+    Check(u16),
+    Evict(u16, u8),
+    Prefetch(u16, u8),
+    Budget(u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        6 => (any::<u16>(), any::<u8>()).prop_map(|(p, v)| Step::Write(p, v)),
+        6 => any::<u16>().prop_map(Step::Check),
+        1 => (any::<u16>(), any::<u8>()).prop_map(|(p, n)| Step::Evict(p, n)),
+        1 => (any::<u16>(), any::<u8>()).prop_map(|(p, n)| Step::Prefetch(p, n)),
+        1 => any::<u8>().prop_map(Step::Budget),
+    ];
+    prop::collection::vec(step, 1..400)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #[test]
+    fn any_sequence_of_operations_leaves_the_bytes_right(steps in steps(), budget in 1u64..40) {
+        const PAGES: usize = 128;
+        prop_assume!(can_page());
+        let mut region = builder().length(PAGES * PAGE).resident(budget * PAGE as u64).build().unwrap();
+        let mut model = [0u8; PAGES];
+        for step in steps {
+            let page = |p: u16| p as usize % PAGES;
+            let range = |p: u16, n: u8| page(p) * PAGE..((page(p) + n as usize % 20).min(PAGES)) * PAGE;
+            match step {
+                Step::Write(p, v) => {
+                    model[page(p)] = v;
+                    region.as_mut_slice()[page(p) * PAGE..][..PAGE].fill(v);
+                }
+                Step::Check(p) => {
+                    let bytes = &region.as_slice()[page(p) * PAGE..][..PAGE];
+                    prop_assert!(bytes.iter().all(|b| *b == model[page(p)]), "page {} does not hold {}", page(p), model[page(p)]);
+                }
+                Step::Evict(p, n) => region.evict(range(p, n)).unwrap(),
+                Step::Prefetch(p, n) => region.prefetch(range(p, n)).unwrap(),
+                Step::Budget(n) => region.set_budget((n as u64 % 40 + 1) * PAGE as u64).unwrap(),
+            }
+        }
+        for (page, value) in model.iter().enumerate() {
+            prop_assert!(region.as_slice()[page * PAGE..][..PAGE].iter().all(|b| b == value), "page {page} does not hold {value}");
+        }
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        let audit = region.pager().audit().unwrap();
+        prop_assert!(audit.holds(), "{audit:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+    #[test]
+    fn a_store_that_refuses_pages_for_a_while_loses_nothing(steps in steps(), budget in 1u64..40, after in 1u32..200, count in 1u32..7) {
+        const PAGES: usize = 128;
+        prop_assume!(can_page());
+        let uri = format!("fault:put-fail-after={after},put-fail-count={count}:ram:");
+        let mut region = builder().length(PAGES * PAGE).resident(budget * PAGE as u64).store_uri(&uri).build().unwrap();
+        let mut model = [0u8; PAGES];
+        for step in steps {
+            let page = |p: u16| p as usize % PAGES;
+            match step {
+                Step::Write(p, v) => {
+                    model[page(p)] = v;
+                    // Two words, so that the page is not same-filled and the store is really asked.
+                    region.as_mut_slice()[page(p) * PAGE..][..PAGE].fill(v);
+                    region.as_mut_slice()[page(p) * PAGE] = !v;
+                }
+                Step::Check(p) => {
+                    let bytes = &region.as_slice()[page(p) * PAGE..][1..PAGE];
+                    prop_assert!(bytes.iter().all(|b| *b == model[page(p)]), "page {} does not hold {}", page(p), model[page(p)]);
+                }
+                Step::Evict(p, _) => region.evict(page(p) * PAGE..(page(p) + 1) * PAGE).unwrap(),
+                _ => {}
+            }
+        }
+        for (page, value) in model.iter().enumerate() {
+            prop_assert!(region.as_slice()[page * PAGE..][1..PAGE].iter().all(|b| b == value), "page {page} does not hold {value}");
+        }
+        let audit = region.pager().audit().unwrap();
+        prop_assert!(audit.holds(), "{audit:?}");
+    }
+}
+
+#[test]
+fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
+    if !can_page() {
+        return;
+    }
+    let (pages, budget) = (8192, 1024);
+    for policy in pagetide::pager::policy::Kind::ALL {
+        let mut region = builder()
+            .length(pages * PAGE)
+            .resident((budget * PAGE) as u64)
+            .policy(policy)
+            .build()
+            .unwrap();
+        for (page, chunk) in region.as_mut_slice().chunks_exact_mut(PAGE).enumerate() {
+            chunk[..8].copy_from_slice(&word(7, page as u64).to_le_bytes());
+        }
+        let check = |page: usize| {
+            let bytes = &region.as_slice()[page * PAGE..][..8];
+            assert_eq!(u64::from_le_bytes(bytes.try_into().unwrap()), word(7, page as u64), "page {page}");
+        };
+        let before = region.stats();
+        (0..pages).for_each(check);
+        (0..pages).rev().for_each(check);
+        (0..3).for_each(|first| (first..pages).step_by(3).for_each(check));
+        let after = region.stats();
+        let prefetched = after.prefetched_pages - before.prefetched_pages;
+        let hits = after.prefetch_hits - before.prefetch_hits;
+        assert!(prefetched > 0 && hits > 0 && hits <= prefetched, "{after:?}");
+        assert!(after.resident_bytes_max <= (budget * PAGE) as u64, "{after:?}");
+        check_law(&region);
+    }
+}
+
+#[test]
+fn an_explicit_prefetch_brings_a_range_without_a_fault() {
+    if !can_page() {
+        return;
+    }
+    let mut region = builder()
+        .length(1024 * PAGE)
+        .resident((1024 * PAGE) as u64)
+        .build()
+        .unwrap();
+    region.as_mut_slice().fill(3);
+    region.evict(0..1024 * PAGE).unwrap();
+    region.prefetch(0..512 * PAGE).unwrap();
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while region.stats().resident_bytes < (512 * PAGE) as u64 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", region.stats());
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    let faults = region.stats().faults;
+    assert!(region.as_slice()[..512 * PAGE].iter().all(|byte| *byte == 3));
+    assert_eq!(region.stats().faults, faults, "a page that was brought in had a fault");
+    check_law(&region);
+}

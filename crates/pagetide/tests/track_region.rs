@@ -1,0 +1,383 @@
+//! Tracking and snapshots of regions that page to a store: whatever is evicted, fetched or resized meanwhile, a snapshot shows its instant and a tracker misses no
+//! write.
+mod support;
+
+use std::sync::RwLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
+
+use pagetide::Delivery;
+use pagetide::track::snapshot::image::Image;
+use pagetide::track::snapshot::restore::read_region;
+use pagetide::track::snapshot::{Plan, SnapshotError};
+use pagetide::track::{DirtyTracker, Memory, ParkThreads, Snapshotter, TrackError};
+use support::regions::{DELIVERIES, region, restored, snapshotter, word};
+use support::snapshots::{Slow, StopsAtEnd, no_hold};
+use support::{PAGE, Plain, Random};
+
+#[test]
+fn a_snapshot_of_an_evicted_region_takes_pages_from_the_store_and_faults_nothing_in() {
+    for delivery in DELIVERIES {
+        let Some(region) = region(2000, 200, delivery) else {
+            return;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let snapshotter = snapshotter(&region, false);
+        (0..1500).for_each(|page| word(&region, page, page % 512).store(page as u64 + 1, SeqCst));
+        let (before, path) = (region.stats(), directory.path().join("s"));
+        let snapshot = snapshotter.snapshot(&path, Plan::full(), no_hold).unwrap();
+        let report = snapshot.wait().unwrap();
+        let after = region.stats();
+        assert_eq!(
+            after.fetches, before.fetches,
+            "{delivery:?}: pages were faulted in"
+        );
+        assert_eq!(report.pages, 1500, "{report:?}");
+        let shown = restored(&path, 2000);
+        for page in 0..2000 {
+            let expected = if page < 1500 { page as u64 + 1 } else { 0 };
+            assert_eq!(
+                shown.word(page, page % 512).load(SeqCst),
+                expected,
+                "{delivery:?} {page}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_written_evicted_and_fetched_while_it_is_armed_is_not_in_the_snapshot() {
+    for delivery in DELIVERIES {
+        for incremental in [false, true] {
+            let Some(region) = region(1200, 100, delivery) else {
+                return;
+            };
+            let snapshotter = snapshotter(&region, incremental);
+            (0..1000).for_each(|page| word(&region, page, 0).store(page as u64 + 1, SeqCst));
+            let sink = Slow {
+                fails_after: None,
+                taken: std::sync::Arc::default(),
+                nap: Duration::from_millis(1),
+                committed: std::sync::Arc::default(),
+            };
+            let taken = std::sync::Arc::clone(&sink.taken);
+            let mut random = Random(3);
+            // Incompressible, so that the slow sink keeps the sweep behind the writers.
+            for page in 0..1000 {
+                (1..512).for_each(|index| word(&region, page, index).store(random.next(), SeqCst));
+            }
+            let copy: Vec<u64> = (0..1200 * 512)
+                .map(|at| word(&region, at / 512, at % 512).load(SeqCst))
+                .collect();
+            let snapshot = snapshotter
+                .snapshot_to(Box::new(sink), "s".into(), Plan::full(), no_hold)
+                .unwrap();
+            for round in 0..3u64 {
+                for page in (0..1200).rev() {
+                    word(&region, page, 0).store(u64::MAX - round, SeqCst);
+                }
+                region.evict(0..region.len()).unwrap();
+                region
+                    .set_budget(((40 + 30 * round as usize) * PAGE) as u64)
+                    .unwrap();
+            }
+            snapshot.wait().unwrap();
+            let bytes = std::mem::take(&mut *taken.lock().unwrap());
+            let file =
+                pagetide::track::snapshot::reader::SnapshotFile::from_source("s", Box::new(bytes));
+            let (image, into) = (Image::of(vec![file.unwrap()]).unwrap(), Plain::new(1200));
+            read_region(&image, "memory", into.bytes_mut(), 0, &AtomicU64::new(0)).unwrap();
+            for (at, expected) in copy.iter().enumerate() {
+                let shown = into.word(at / 512, at % 512).load(SeqCst);
+                assert_eq!(
+                    shown,
+                    *expected,
+                    "{delivery:?} {incremental} page {}",
+                    at / 512
+                );
+            }
+            (0..1200).for_each(|page| {
+                assert_eq!(word(&region, page, 0).load(SeqCst), u64::MAX - 2, "{page}")
+            });
+            assert!(region.pager().audit().unwrap().holds());
+        }
+    }
+}
+
+/// As the labels of plain memory, with a budget that changes.
+fn labels(delivery: Delivery, incremental: bool, parked: bool, snapshots: usize) {
+    const PAGES: usize = 600;
+    let Some(region) = region(PAGES, 150, delivery) else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let snapshotter = snapshotter(&region, incremental);
+    let (label, gate, stop) = (AtomicU64::new(1), RwLock::new(()), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for writer in 0..3usize {
+            let (region, label, gate, stop) = (&region, &label, &gate, &stop);
+            scope.spawn(move || {
+                let mut random = Random(writer as u64 + 5);
+                let mut count = 0u64;
+                while !stop.load(SeqCst) {
+                    let held = (!parked).then(|| gate.read().unwrap());
+                    count += 1;
+                    let (a, b) = if writer % 2 == 0 {
+                        (1, PAGES - 2)
+                    } else {
+                        (PAGES - 3, 2)
+                    };
+                    word(region, a, writer).store(count, SeqCst);
+                    word(region, b, writer).store(count, SeqCst);
+                    let page = 8 + random.below(PAGES - 16);
+                    word(region, page, 8 + writer).store(label.load(SeqCst), SeqCst);
+                    // Reading brings pages back clean, by a fault or without.
+                    let _ = region.get(random.below(PAGES)).unwrap();
+                    word(region, random.below(PAGES), 500).load(SeqCst);
+                    drop(held);
+                    if count.is_multiple_of(64) {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let _stops = StopsAtEnd(&stop);
+        let (mut base, mut last): (_, Option<Plain>) = (None, None);
+        for number in 0..snapshots {
+            region
+                .set_budget(((60 + number * 37 % 200) * PAGE) as u64)
+                .unwrap();
+            let path = directory.path().join(format!("s{number}"));
+            let plan = match base {
+                Some(base) if incremental && number % 8 != 0 => Plan::since(base).pre_armed(),
+                _ => Plan::full(),
+            };
+            let instant = AtomicU64::new(0);
+            let snapshot = match parked {
+                true => {
+                    struct Park<F>(F);
+                    impl<F: FnOnce(&mut dyn FnMut())> pagetide::track::Hold for Park<F> {
+                        fn hold(
+                            self,
+                            arm: &mut dyn FnMut(),
+                        ) -> Result<(), pagetide_kernel::park::ParkError> {
+                            let mut inner = Some(self.0);
+                            let patience = Duration::from_secs(30);
+                            ParkThreads { patience }.hold(&mut || {
+                                if let Some(inner) = inner.take() {
+                                    inner(arm);
+                                }
+                            })
+                        }
+                    }
+                    snapshotter.snapshot(
+                        &path,
+                        plan,
+                        Park(|arm: &mut dyn FnMut()| {
+                            arm();
+                            instant.store(label.fetch_add(1, SeqCst), SeqCst);
+                        }),
+                    )
+                }
+                false => snapshotter.snapshot(&path, plan, |arm: &mut dyn FnMut()| {
+                    let _all = gate.write().unwrap();
+                    arm();
+                    instant.store(label.fetch_add(1, SeqCst), SeqCst);
+                }),
+            };
+            base = Some(snapshot.unwrap().wait().unwrap().id);
+            let (shown, instant) = (restored(&path, PAGES), instant.load(SeqCst));
+            for writer in 0..3 {
+                let (a, b) = if writer % 2 == 0 {
+                    (1, PAGES - 2)
+                } else {
+                    (PAGES - 3, 2)
+                };
+                let (a, b) = (
+                    shown.word(a, writer).load(SeqCst),
+                    shown.word(b, writer).load(SeqCst),
+                );
+                assert!(
+                    b <= a && a <= b + u64::from(parked),
+                    "snapshot {number}: A {a}, B {b}"
+                );
+            }
+            for (page, index) in (0..PAGES).flat_map(|page| (0..16).map(move |index| (page, index)))
+            {
+                let now = shown.word(page, index).load(SeqCst);
+                assert!(
+                    !(8..11).contains(&index) || now <= instant,
+                    "snapshot {number}: page {page} has {now}, the instant was {instant}"
+                );
+                let before = last
+                    .as_ref()
+                    .map_or(0, |last| last.word(page, index).load(SeqCst));
+                assert!(
+                    before <= now,
+                    "snapshot {number}: page {page} went back from {before} to {now}"
+                );
+            }
+            last = Some(shown);
+        }
+        stop.store(true, SeqCst);
+    });
+}
+
+fn rounds() -> usize {
+    if support::full() { 300 } else { 40 }
+}
+
+#[test]
+fn labels_hold_by_thread_with_a_gate() {
+    labels(Delivery::Thread, false, false, rounds());
+}
+
+#[test]
+fn labels_hold_by_signal_with_parked_writers() {
+    labels(Delivery::Signal, false, true, rounds());
+}
+
+#[test]
+fn labels_hold_for_incremental_snapshots_by_signal() {
+    labels(Delivery::Signal, true, false, rounds());
+}
+
+#[test]
+fn labels_hold_for_incremental_snapshots_by_thread_with_parked_writers() {
+    labels(Delivery::Thread, true, true, rounds());
+}
+
+/// Every write of every thread is reported, while pages come and go.
+#[test]
+fn no_write_is_lost_while_threads_write_and_pages_come_and_go() {
+    const PAGES: usize = 256;
+    const WRITERS: usize = 3;
+    for delivery in DELIVERIES {
+        let Some(region) = region(PAGES, 64, delivery) else {
+            return;
+        };
+        let memory = Memory::region("memory", &region).unwrap();
+        let mut tracker = DirtyTracker::new(vec![memory]).unwrap();
+        let stop = AtomicBool::new(false);
+        // What each page held when it was last reported: a page that holds anything else was written and not reported since.
+        let mut seen = vec![[0u64; WRITERS]; PAGES];
+        let takes = if support::full() { 20_000 } else { 1500 };
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (region, stop) = (&region, &stop);
+                scope.spawn(move || {
+                    let mut random = Random(writer as u64);
+                    while !stop.load(SeqCst) {
+                        word(region, random.below(PAGES), writer).fetch_add(1, SeqCst);
+                    }
+                });
+            }
+            let _stops = StopsAtEnd(&stop);
+            let mut note = |tracker: &mut DirtyTracker| {
+                for range in tracker.take().unwrap() {
+                    for address in range.step_by(PAGE) {
+                        let page = (address - region.as_ptr() as usize) / PAGE;
+                        for (writer, seen) in seen[page].iter_mut().enumerate() {
+                            *seen = word(&region, page, writer).load(SeqCst);
+                        }
+                    }
+                }
+            };
+            (0..takes).for_each(|_| note(&mut tracker));
+            stop.store(true, SeqCst);
+        });
+        for range in tracker.take().unwrap() {
+            for address in range.step_by(PAGE) {
+                let page = (address - region.as_ptr() as usize) / PAGE;
+                for (writer, seen) in seen[page].iter_mut().enumerate() {
+                    *seen = word(&region, page, writer).load(SeqCst);
+                }
+            }
+        }
+        for (page, seen) in seen.iter().enumerate() {
+            for (writer, seen) in seen.iter().enumerate() {
+                let now = word(&region, page, writer).load(SeqCst);
+                assert_eq!(
+                    now, *seen,
+                    "{delivery:?}: page {page} was written and not reported"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_fork_and_the_end_of_the_region_in_the_middle_change_nothing() {
+    for delivery in DELIVERIES {
+        let Some(region) = region(1000, 100, delivery) else {
+            return;
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let snapshotter = snapshotter(&region, false);
+        (0..1000).for_each(|page| word(&region, page, 0).store(page as u64 + 1, SeqCst));
+        let path = directory.path().join("s");
+        let snapshot = snapshotter.snapshot(&path, Plan::full(), no_hold).unwrap();
+        // SAFETY: the child leaves at once.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) };
+        }
+        (0..1000)
+            .rev()
+            .for_each(|page| word(&region, page, 0).store(0, SeqCst));
+        let mut status = 0;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        // The snapshotter keeps the memory alive.
+        drop(region);
+        snapshot.wait().unwrap();
+        let shown = restored(&path, 1000);
+        (0..1000).for_each(|page| assert_eq!(shown.word(page, 0).load(SeqCst), page as u64 + 1));
+        drop(snapshotter);
+    }
+}
+
+#[test]
+fn a_region_and_a_mapping_are_one_instant_and_a_second_watcher_is_refused() {
+    let (Some(region), plain) = (region(300, 50, Delivery::Thread), Plain::new(300)) else {
+        return;
+    };
+    // SAFETY: the mapping outlives the snapshotter.
+    let mapping = unsafe { Memory::mapping("mapping", plain.address, plain.len) }.unwrap();
+    let builder = Snapshotter::builder().memory(mapping.clone());
+    let memory = || Memory::region("memory", &region).unwrap();
+    let snapshotter = builder.memory(memory()).build().unwrap();
+    let second = Snapshotter::builder().memory(memory()).build();
+    assert!(
+        matches!(second, Err(SnapshotError::Track(TrackError::Taken(..)))),
+        "{second:?}"
+    );
+    let tracker = DirtyTracker::new(vec![memory()]);
+    assert!(matches!(tracker, Err(TrackError::Taken(..))), "{tracker:?}");
+    let mixed = DirtyTracker::new(vec![mapping, memory()]);
+    assert!(matches!(mixed, Err(TrackError::Mixed)), "{mixed:?}");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    for page in 0..300 {
+        word(&region, page, 0).store(1, SeqCst);
+        plain.word(page, 0).store(1, SeqCst);
+    }
+    let snapshot = snapshotter.snapshot(&path, Plan::full(), no_hold).unwrap();
+    for page in 0..300 {
+        word(&region, page, 0).store(2, SeqCst);
+        plain.word(page, 0).store(2, SeqCst);
+    }
+    snapshot.wait().unwrap();
+    let image = Image::open(&path).unwrap();
+    for name in ["memory", "mapping"] {
+        let into = Plain::new(300);
+        read_region(&image, name, into.bytes_mut(), 0, &AtomicU64::new(0)).unwrap();
+        assert!(
+            (0..300).all(|page| into.word(page, 0).load(SeqCst) == 1),
+            "{name}"
+        );
+    }
+    drop(snapshotter);
+    assert!(DirtyTracker::new(vec![memory()]).is_ok());
+}

@@ -1,0 +1,184 @@
+//! Closing a page that a pager's thread is just installing, or just opening, under every interleaving (loom): a page that ends closed and present
+//! is protected, and no write goes unnoticed.
+//!
+//! The steps are those of `pager::watch`, `track::guard` and `pager::serve`. Each is one atomic operation (all of them sequentially consistent) or one system
+//! call, so the model takes each under a lock. What the real code tries again is left undone here.
+use std::sync::Arc;
+
+use loom::sync::Mutex;
+use loom::thread;
+
+#[derive(Default)]
+struct State {
+    inside: u32,
+    closing: bool,
+    /// The tracker's mark.
+    open: bool,
+    present: bool,
+    protected: bool,
+    written: bool,
+    /// The write was told before it went through.
+    noticed: bool,
+}
+
+struct Page(Mutex<State>);
+
+impl Page {
+    fn new(present: bool, open: bool) -> Arc<Page> {
+        Arc::new(Page(Mutex::new(State {
+            open,
+            present,
+            protected: present && !open,
+            ..State::default()
+        })))
+    }
+
+    fn step<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        f(&mut self.0.lock().unwrap())
+    }
+
+    fn enter(&self) -> bool {
+        self.step(|state| state.inside += 1);
+        let closing = self.step(|state| state.closing);
+        if closing {
+            self.leave();
+        }
+        !closing
+    }
+
+    fn leave(&self) {
+        self.step(|state| state.inside -= 1);
+    }
+
+    /// A fault on a missing page: installed as the mark says.
+    fn install(&self) {
+        if self.enter() {
+            let protect = self.step(|state| !state.open);
+            self.step(|state| {
+                // UFFDIO_COPY never overwrites a page.
+                if !state.present {
+                    (state.present, state.protected) = (true, protect);
+                }
+            });
+            self.leave();
+        }
+    }
+
+    /// A write: a fault if the page is protected.
+    fn write(&self) {
+        if self.step(|state| state.present && state.protected) && self.enter() {
+            if !self.step(|state| state.open) {
+                self.step(|state| state.noticed = true);
+            }
+            self.step(|state| state.protected = false);
+            self.step(|state| state.open = true);
+            self.leave();
+        }
+        self.step(|state| state.written |= state.present && !state.protected);
+    }
+
+    fn protect(&self) {
+        self.step(|state| state.protected |= state.present);
+    }
+
+    /// Nobody may enter from now on; false if somebody is inside still, when it is given up.
+    fn close_begins(&self) -> bool {
+        self.step(|state| state.closing = true);
+        self.step(|state| state.inside == 0)
+    }
+
+    fn close_ends(&self) {
+        self.step(|state| state.closing = false);
+    }
+
+    /// Many pages: marks away, everybody inside has left once, protect. Given up, everything counts as written and open.
+    fn close_many(&self) -> bool {
+        self.step(|state| state.open = false);
+        let empty = self.close_begins();
+        self.close_ends();
+        match empty {
+            true => self.protect(),
+            false => {
+                self.step(|state| state.noticed = true);
+                self.step(|state| state.open = true);
+            }
+        }
+        empty
+    }
+
+    /// Few pages: while nobody is inside.
+    fn close_few(&self) -> bool {
+        let empty = self.close_begins();
+        if empty && self.step(|state| std::mem::take(&mut state.open)) {
+            self.protect();
+        }
+        self.close_ends();
+        empty
+    }
+
+    fn close(&self, few: bool) -> bool {
+        if few {
+            self.close_few()
+        } else {
+            self.close_many()
+        }
+    }
+
+    fn assert_closed_is_protected(&self) {
+        self.step(|state| assert!(state.open || !state.present || state.protected));
+    }
+}
+
+/// All interleavings with at most four preemptions: more take minutes.
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(4);
+    builder.check(model);
+}
+
+#[test]
+fn a_page_installed_while_it_is_closed_ends_protected() {
+    for few in [false, true] {
+        check(move || {
+            let page = Page::new(false, true);
+            let other = Arc::clone(&page);
+            let installer = thread::spawn(move || other.install());
+            page.close(few);
+            installer.join().unwrap();
+            page.assert_closed_is_protected();
+        });
+    }
+}
+
+#[test]
+fn a_page_opened_while_it_is_closed_ends_open_or_protected() {
+    for few in [false, true] {
+        check(move || {
+            let page = Page::new(true, false);
+            let other = Arc::clone(&page);
+            let writer = thread::spawn(move || other.write());
+            page.close(few);
+            writer.join().unwrap();
+            page.assert_closed_is_protected();
+            page.step(|state| assert!(!state.written || state.noticed));
+        });
+    }
+}
+
+/// The instant: the writer is held while pages are closed; another thread's fault is not.
+#[test]
+fn a_write_after_the_instant_is_noticed_whoever_installs_the_page() {
+    for few in [false, true] {
+        check(move || {
+            let page = Page::new(false, true);
+            let other = Arc::clone(&page);
+            let reader = thread::spawn(move || other.install());
+            let armed = page.close(few);
+            // Let go.
+            page.install();
+            page.write();
+            reader.join().unwrap();
+            page.step(|state| assert!(!armed || !state.written || state.noticed));
+        });
+    }
+}

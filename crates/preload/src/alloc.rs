@@ -1,0 +1,95 @@
+//! The agent's allocator: dlmalloc over mappings that no pager takes.
+//!
+//! The Rust default would be the program's `malloc`, whose memory the pager pages: the fault thread would wait for itself.
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+
+use dlmalloc::{Allocator, Dlmalloc};
+use pagetide_kernel::own::Mapping;
+use pagetide_kernel::sync::{Lock, LockGuard};
+
+struct OwnMemory;
+
+// SAFETY: every region handed out is a fresh mapping of our own, zeroed and page-aligned, and never given back.
+unsafe impl Allocator for OwnMemory {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        match Mapping::new(size) {
+            Ok(mapping) => {
+                let len = mapping.len();
+                (mapping.leak(), len, 0)
+            }
+            Err(_) => (std::ptr::null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    fn free_part(&self, _: *mut u8, _: usize, _: usize) -> bool {
+        false
+    }
+
+    fn free(&self, _: *mut u8, _: usize) -> bool {
+        // Kept for the next allocation: the agent's heap is small.
+        false
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        false
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        pagetide_kernel::PAGE_SIZE
+    }
+}
+
+struct Agent {
+    lock: Lock,
+    heap: UnsafeCell<Dlmalloc<OwnMemory>>,
+}
+
+// SAFETY: the heap is only touched with the lock held.
+unsafe impl Sync for Agent {}
+
+#[global_allocator]
+static HEAP: Agent = Agent {
+    lock: Lock::new(),
+    heap: UnsafeCell::new(Dlmalloc::new_with_allocator(OwnMemory)),
+};
+
+/// Holds the heap still, over a fork.
+pub fn hold() -> LockGuard<'static> {
+    HEAP.lock.lock()
+}
+
+// SAFETY: dlmalloc upholds the contract of each; the lock makes them exclusive.
+unsafe impl GlobalAlloc for Agent {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let _held = self.lock.lock();
+        // SAFETY: exclusive by the lock; the layout is the caller's.
+        unsafe { (*self.heap.get()).malloc(layout.size(), layout.align()) }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        let _held = self.lock.lock();
+        // SAFETY: exclusive by the lock; allocated here with this layout, by the caller's word.
+        unsafe { (*self.heap.get()).free(address, layout.size(), layout.align()) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let _held = self.lock.lock();
+        // SAFETY: as `alloc`.
+        unsafe { (*self.heap.get()).calloc(layout.size(), layout.align()) }
+    }
+
+    unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let _held = self.lock.lock();
+        // SAFETY: as `dealloc`.
+        unsafe { (*self.heap.get()).realloc(address, layout.size(), layout.align(), size) }
+    }
+}

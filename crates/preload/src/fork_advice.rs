@@ -1,0 +1,134 @@
+//! What the program wants of its memory in forked children (`MADV_DONTFORK`, `MADV_WIPEONFORK`), remembered because the agent uses the same
+//! advice for its own ends.
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use pagetide_kernel::PageRange;
+use pagetide_kernel::fork::syscall6;
+
+use crate::next::set_errno;
+use crate::own_stack;
+use crate::start::agent;
+
+/// What the program asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// The child does not have the memory.
+    Absent = 1,
+    /// The child finds zeros.
+    Wiped = 2,
+}
+
+struct Entry {
+    start: AtomicUsize,
+    end: AtomicUsize,
+    wish: AtomicUsize,
+}
+
+const CAPACITY: usize = 256;
+static WISHES: [Entry; CAPACITY] = [const {
+    Entry {
+        start: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        wish: AtomicUsize::new(0),
+    }
+}; CAPACITY];
+const BUSY: usize = usize::MAX;
+
+fn remember(range: PageRange, wish: Wish) -> bool {
+    WISHES.iter().any(|entry| {
+        let taken = entry
+            .wish
+            .compare_exchange(0, BUSY, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok();
+        if taken {
+            entry.start.store(range.start.0 as usize, Ordering::Relaxed);
+            entry.end.store(range.end.0 as usize, Ordering::Relaxed);
+            entry.wish.store(wish as usize, Ordering::Release);
+        }
+        taken
+    })
+}
+
+fn forget(range: PageRange, wish: Wish) {
+    for entry in &WISHES {
+        let known = entry.wish.load(Ordering::Acquire) == wish as usize;
+        if known
+            && range.start.0 as usize <= entry.start.load(Ordering::Relaxed)
+            && entry.end.load(Ordering::Relaxed) <= range.end.0 as usize
+        {
+            entry.wish.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Calls `visit` with every range the program has that wish for.
+pub fn each(wish: Wish, mut visit: impl FnMut(PageRange)) {
+    use pagetide_kernel::PageNumber;
+    for entry in &WISHES {
+        if entry.wish.load(Ordering::Acquire) == wish as usize {
+            let number = |word: &AtomicUsize| PageNumber(word.load(Ordering::Relaxed) as u64);
+            visit(PageRange {
+                start: number(&entry.start),
+                end: number(&entry.end),
+            });
+        }
+    }
+}
+
+/// Stands before `madvise`.
+///
+/// # Safety
+/// As `madvise`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice: i32) -> i32 {
+    // SAFETY: the program answers for its advice.
+    let result = unsafe {
+        syscall6(
+            libc::SYS_madvise as usize,
+            [address as usize, len, advice as usize, 0, 0, 0],
+        )
+    };
+    if result != 0 {
+        set_errno(-result as i32);
+        return -1;
+    }
+    let ours = matches!(
+        advice,
+        libc::MADV_DONTFORK | libc::MADV_DOFORK | libc::MADV_WIPEONFORK | libc::MADV_KEEPONFORK
+    );
+    if let Some(agent) = agent().filter(|_| ours) {
+        let range = PageRange::covering(address as usize, len);
+        let room = match advice {
+            libc::MADV_DONTFORK => remember(range, Wish::Absent),
+            libc::MADV_WIPEONFORK => remember(range, Wish::Wiped),
+            libc::MADV_DOFORK => {
+                forget(range, Wish::Absent);
+                // The agent keeps its own mark on governed memory; a fork it catches takes it off.
+                own_stack::with(|| {
+                    for span in agent
+                        .pager
+                        .spans
+                        .lock()
+                        .unwrap_or_else(|poisoned| poisoned.into_inner())
+                        .iter()
+                    {
+                        let part = span.intersection(range);
+                        if !part.is_empty() {
+                            let _ = pagetide_kernel::memory::set_inherited(part, false);
+                        }
+                    }
+                });
+                true
+            }
+            _ => {
+                forget(range, Wish::Wiped);
+                true
+            }
+        };
+        if !room {
+            set_errno(libc::EAGAIN);
+            return -1;
+        }
+    }
+    0
+}

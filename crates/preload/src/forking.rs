@@ -1,0 +1,395 @@
+//! Forks: the child goes on with every byte the parent had, evicted ones too, and with a pager of its own.
+//!
+//! The parent's threads hold still over the system call, so that page words, queue and heap are copied in a consistent state.
+//! The parent's store is frozen for the child: what is in it now stays readable until the child's lease ends (exit or exec). The
+//! child reads it through its own copy of the store object and descriptors handed over; what it evicts goes to a store of its own.
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
+
+use pagetide::pager::word::GENERATIONS;
+use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
+use pagetide_kernel::memory::set_inherited;
+use pagetide_kernel::sync::LockGuard;
+use pagetide_store::Freeze;
+use rustix::io::Errno;
+
+use crate::fork_advice::{self, Wish};
+use crate::next::{Next, set_errno};
+use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child, warden_tid};
+use crate::warden::{AUXILIARY, BELL, LEASES};
+use crate::{alloc, exec, own_stack};
+
+const SYS_PIDFD_OPEN: usize = 434;
+const SYS_PIDFD_GETFD: usize = 438;
+const PIDFD_THREAD: usize = 0o200;
+
+/// A child's agent needs about 16 descriptors; with a lower limit the fork is refused rather than the child ended.
+const DESCRIPTORS_NEEDED: u64 = 20;
+
+/// Held from just before the system call until just after, in parent and child.
+struct Held {
+    handed_over: Box<Inheritance>,
+    freeze: Freeze,
+    _heap: LockGuard<'static>,
+    _auxiliary: LockGuard<'static>,
+}
+
+struct Caught {
+    agent: &'static Agent,
+    held: Mutex<Option<Held>>,
+    /// The child uses the parent's descriptor table (CLONE_FILES without CLONE_VM): what it is handed over is there once.
+    shares_files: bool,
+}
+
+impl Caught {
+    fn new(agent: &'static Agent, shares_files: bool) -> Caught {
+        Caught {
+            agent,
+            held: Mutex::new(None),
+            shares_files,
+        }
+    }
+}
+
+/// Looks up what will be needed later, when looking up would not be safe.
+pub fn prepare() {
+    for next in [&FORK, &UNDERSCORE_FORK, &DAEMON, &FORKPTY] {
+        next.address();
+    }
+    exec::prepare();
+    own_stack::prepare();
+}
+
+/// A copy, in the calling thread's descriptor table, of a descriptor in the agent's.
+fn borrow_from_agent(fd: RawFd) -> Result<OwnedFd, Errno> {
+    let check = |result: isize| {
+        if result < 0 {
+            Err(Errno::from_raw_os_error(-result as i32))
+        } else {
+            Ok(result as RawFd)
+        }
+    };
+    // SAFETY: pidfd_open and pidfd_getfd return fresh descriptors or errors.
+    let pidfd = check(unsafe {
+        syscall6(
+            SYS_PIDFD_OPEN,
+            [warden_tid() as usize, PIDFD_THREAD, 0, 0, 0, 0],
+        )
+    });
+    if let Ok(pidfd) = pidfd {
+        // SAFETY: fresh, ours; closed on drop.
+        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
+        use std::os::fd::AsRawFd;
+        // SAFETY: as above.
+        let copy = check(unsafe {
+            syscall6(
+                SYS_PIDFD_GETFD,
+                [pidfd.as_raw_fd() as usize, fd as usize, 0, 0, 0, 0],
+            )
+        })?;
+        // SAFETY: fresh, ours.
+        return Ok(unsafe { OwnedFd::from_raw_fd(copy) });
+    }
+    // Before 6.9 there is no pidfd for a thread: reopen the file by its name in /proc. Read-write suits stores, the device and pipes alike.
+    use rustix::fs::{Mode, OFlags, open};
+    let path = format!("/proc/self/task/{}/fd/{fd}", warden_tid());
+    open(path.as_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Asks the warden for a lease: a pipe whose write end the child holds until it exits or execs. Returns that end's number in the
+/// agent's descriptor table.
+fn lease(agent: &Agent) -> Result<RawFd, Errno> {
+    let desk = || {
+        LEASES
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    };
+    desk().wanted = true;
+    for _ in 0..1000 {
+        let seen = agent.pager.progress.look();
+        BELL.ring();
+        if let Some(granted) = desk().granted.take() {
+            return granted;
+        }
+        agent
+            .pager
+            .progress
+            .wait(seen, Some(std::time::Duration::from_millis(2)));
+    }
+    Err(Errno::AGAIN)
+}
+
+impl Caught {
+    /// Copies of everything the child needs, and what to do once the fork is over.
+    fn hand_over(&self) -> Result<Box<Inheritance>, Errno> {
+        use std::os::fd::IntoRawFd;
+        let pager = &self.agent.pager;
+        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        if pager.generation() as usize + 1 >= GENERATIONS
+            || descriptors.is_some_and(|most| most < DESCRIPTORS_NEEDED)
+        {
+            return Err(Errno::AGAIN);
+        }
+        let lease_fd = lease(self.agent)?;
+        let kept = self
+            .agent
+            .kept
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let copy = |fd: RawFd| borrow_from_agent(fd).map(OwnedFd::into_raw_fd);
+        let copies = |fds: &[RawFd]| {
+            fds.iter()
+                .map(|fd| copy(*fd))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let mut leases = copies(&kept.leases)?;
+        leases.push(copy(lease_fd)?);
+        Ok(Box::new(Inheritance {
+            kept: Kept {
+                device: kept.device.map(copy).transpose()?,
+                proc: kept.proc.map(copy).transpose()?,
+                stores: kept
+                    .stores
+                    .iter()
+                    .map(|s| copies(s))
+                    .collect::<Result<_, _>>()?,
+                leases,
+            },
+        }))
+    }
+
+    fn set_all_inherited(&self, inherited: bool) {
+        for span in self
+            .agent
+            .pager
+            .spans
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .iter()
+        {
+            let _ = set_inherited(*span, inherited);
+        }
+        if inherited {
+            fork_advice::each(Wish::Absent, |range| {
+                let _ = set_inherited(range, false);
+            });
+        }
+    }
+}
+
+fn close_all(kept: &Kept) {
+    for fd in kept
+        .device
+        .iter()
+        .chain(&kept.proc)
+        .chain(kept.stores.iter().flatten())
+        .chain(&kept.leases)
+    {
+        // SAFETY: copies made for this fork in this thread's table, and nobody else's.
+        drop(unsafe { OwnedFd::from_raw_fd(*fd) });
+    }
+}
+
+impl AroundFork for Caught {
+    fn before(&self) -> Result<(), Errno> {
+        let handed_over = self.hand_over().inspect_err(|_| end_lease(None))?;
+        // The warden, while it works, waits for the fault thread: it must be done before that one holds still.
+        let auxiliary = AUXILIARY.lock();
+        self.agent.pager.hold_still();
+        // Not before: what the evictor stores up to here must be frozen as well.
+        let freeze = self.agent.pager.active_store().freeze();
+        self.set_all_inherited(true);
+        let heap = alloc::hold();
+        *self
+            .held
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Held {
+            handed_over,
+            freeze,
+            _heap: heap,
+            _auxiliary: auxiliary,
+        });
+        Ok(())
+    }
+
+    fn parent(&self, forked: Result<u32, Errno>) {
+        let held = self
+            .held
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take()
+            .expect("set before");
+        let Held {
+            handed_over,
+            freeze,
+            _heap,
+            _auxiliary,
+        } = held;
+        drop(_heap);
+        self.set_all_inherited(false);
+        drop(_auxiliary);
+        self.agent
+            .pager
+            .forked
+            .store(true, std::sync::atomic::Ordering::SeqCst);
+        self.agent.pager.let_go();
+        // In a table that both use, the child closes them: its agent needs them first.
+        if !self.shares_files || forked.is_err() {
+            close_all(&handed_over.kept);
+        }
+        end_lease(Some(freeze));
+    }
+
+    fn child(&self) {
+        let held = self
+            .held
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .take()
+            .expect("set before");
+        let Held {
+            handed_over,
+            _heap,
+            _auxiliary,
+            ..
+        } = held;
+        drop(_heap);
+        drop(_auxiliary);
+        // The numbers stay valid in the child's warden, whose table starts as a copy of this one.
+        let copy = Kept {
+            device: handed_over.kept.device,
+            proc: handed_over.kept.proc,
+            stores: handed_over.kept.stores.clone(),
+            leases: handed_over.kept.leases.clone(),
+        };
+        restart_in_child(handed_over);
+        close_all(&copy);
+    }
+}
+
+fn end_lease(freeze: Option<Freeze>) {
+    LEASES
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+        .ended = Some(freeze);
+    BELL.ring();
+}
+
+/// Runs `action`, which forks through the C library, with its fork caught; `failed` is returned, with `errno`, if it cannot be.
+fn caught(action: impl FnOnce() -> i32, failed: i32) -> i32 {
+    let Some(agent) = agent() else {
+        return action();
+    };
+    let outcome = own_stack::with(|| {
+        let caught = Caught::new(agent, false);
+        // SAFETY: one at a time, by `own_stack`, in the child too.
+        unsafe { with_forks_caught(&caught, action) }
+    });
+    outcome.unwrap_or_else(|errno| {
+        set_errno(errno.raw_os_error());
+        failed
+    })
+}
+
+static FORK: Next = Next::new(c"fork");
+static UNDERSCORE_FORK: Next = Next::new(c"_Fork");
+static DAEMON: Next = Next::new(c"daemon");
+static FORKPTY: Next = Next::new(c"forkpty");
+
+/// Stands before `fork`.
+#[unsafe(no_mangle)]
+pub extern "C" fn fork() -> i32 {
+    // SAFETY: the C library's `fork`.
+    let next: extern "C" fn() -> i32 = unsafe { std::mem::transmute(FORK.address()) };
+    caught(|| next(), -1)
+}
+
+/// Stands before `_Fork`.
+#[unsafe(no_mangle)]
+pub extern "C" fn _Fork() -> i32 {
+    // SAFETY: the C library's `_Fork`.
+    let next: extern "C" fn() -> i32 = unsafe { std::mem::transmute(UNDERSCORE_FORK.address()) };
+    caught(|| next(), -1)
+}
+
+/// Stands before `daemon`, which forks inside the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn daemon(nochdir: i32, noclose: i32) -> i32 {
+    // SAFETY: the C library's `daemon`.
+    let next: extern "C" fn(i32, i32) -> i32 = unsafe { std::mem::transmute(DAEMON.address()) };
+    caught(|| next(nochdir, noclose), -1)
+}
+
+/// Stands before `forkpty`, which forks inside the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn forkpty(
+    primary: *mut i32,
+    name: *mut libc::c_char,
+    terminal: *const libc::termios,
+    size: *const libc::winsize,
+) -> i32 {
+    type Forkpty = extern "C" fn(
+        *mut i32,
+        *mut libc::c_char,
+        *const libc::termios,
+        *const libc::winsize,
+    ) -> i32;
+    // SAFETY: the C library's `forkpty`.
+    let next: Forkpty = unsafe { std::mem::transmute(FORKPTY.address()) };
+    caught(|| next(primary, name, terminal, size), -1)
+}
+
+/// Stands before `syscall`: forks and execs made that way are caught as well.
+///
+/// # Safety
+/// As the system call asks.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: libc::c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> libc::c_long {
+    const CLONE_VM: u64 = 0x100;
+    const CLONE_FILES: u64 = 0x400;
+    let args = [a, b, c, d, e, f];
+    let flags = match number {
+        libc::SYS_clone => a as u64,
+        // SAFETY: `struct clone_args` begins with its flags; the program answers for its call.
+        libc::SYS_clone3 => unsafe { *(a as *const u64) },
+        _ => 0,
+    };
+    let shares_memory = |number| match number {
+        libc::SYS_fork => false,
+        libc::SYS_clone => flags & CLONE_VM != 0 || b != 0,
+        libc::SYS_clone3 => {
+            // SAFETY: `stack` is the sixth word of `struct clone_args`, if it is that long.
+            let has_stack = || unsafe { *(a as *const u64).add(5) } != 0;
+            flags & CLONE_VM != 0 || b >= 48 && has_stack()
+        }
+        _ => true,
+    };
+    let result = match agent() {
+        Some(agent) if !shares_memory(number) => {
+            // SAFETY: a plain fork, by the check above.
+            own_stack::with(|| unsafe {
+                let caught = Caught::new(agent, flags & CLONE_FILES != 0);
+                forking_call(&caught, number as usize, args)
+            })
+        }
+        // SAFETY: the program's own pointers.
+        Some(_) if number == libc::SYS_execve => unsafe {
+            exec::execve(a as _, b as _, c as _) as isize
+        },
+        // SAFETY: the program answers for its call.
+        _ => unsafe { syscall6(number as usize, args) },
+    };
+    if (-4095..0).contains(&result) && !(number == libc::SYS_execve && result == -1) {
+        set_errno(-result as i32);
+        return -1;
+    }
+    result as libc::c_long
+}

@@ -1,0 +1,33 @@
+//! The agent: loaded into an unmodified program by `LD_PRELOAD`, it puts the program's anonymous memory under a pager.
+//!
+//! It is its own small world. Its allocations come from memory no pager takes ([`alloc`]); its threads are raw threads
+//! with descriptors of their own ([`start`]); the program's memory is found by looking ([`warden`]), not by replacing `malloc` or `mmap`;
+//! the only functions it stands in for are those that make processes and threads ([`forking`], [`exec`], [`stacks`]).
+#![warn(missing_docs)]
+
+mod alloc;
+mod config;
+mod control;
+mod exec;
+mod fork_advice;
+mod forking;
+mod lock_all;
+mod locking;
+mod mapping;
+mod next;
+mod own_stack;
+mod stacks;
+mod start;
+mod warden;
+
+/// Runs before the program's `main`.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = at_load;
+
+extern "C" fn at_load() {
+    if lock_all::at_load() {
+        return;
+    }
+    start::at_load();
+}

@@ -1,0 +1,121 @@
+//! Large mappings are told to the warden at once instead of being found a tick later: a program can fill a lot of memory in a tick.
+//!
+//! Only a hint: what is mapped otherwise (by the C library inside `malloc`, by bare system calls) is found by looking.
+use pagetide_kernel::fork::syscall6;
+
+use crate::next::set_errno;
+use crate::start::agent;
+use crate::warden;
+
+/// Mappings from this size on wait until they are governed, which takes about 0.1 ms.
+const LARGE: usize = 4 << 20;
+
+/// # Safety
+/// As `mmap`.
+unsafe fn map(
+    address: usize,
+    len: usize,
+    protection: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut libc::c_void {
+    let anonymous = flags & (libc::MAP_ANONYMOUS | libc::MAP_PRIVATE)
+        == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
+    let governed = anonymous
+        && len >= LARGE
+        && agent().is_some_and(|agent| len as u64 > agent.config.mappings_over_bytes);
+    // Populating at once would make everything resident before it is governed; it is a hint, and left out.
+    let passed = if governed {
+        flags & !libc::MAP_POPULATE
+    } else {
+        flags
+    };
+    let args = [
+        address,
+        len,
+        protection as usize,
+        passed as usize,
+        fd as usize,
+        offset as usize,
+    ];
+    // SAFETY: by the caller's word.
+    let result = unsafe { syscall6(libc::SYS_mmap as usize, args) };
+    if (-4095..0).contains(&result) {
+        set_errno(-result as i32);
+        return libc::MAP_FAILED;
+    }
+    if governed && protection != libc::PROT_NONE {
+        warden::look_now();
+    }
+    result as *mut libc::c_void
+}
+
+/// Stands before `mmap`.
+///
+/// # Safety
+/// As `mmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: usize,
+    len: usize,
+    protection: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut libc::c_void {
+    // SAFETY: by the caller's word.
+    unsafe { map(address, len, protection, flags, fd, offset) }
+}
+
+/// Stands before `mmap64`.
+///
+/// # Safety
+/// As `mmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: usize,
+    len: usize,
+    protection: i32,
+    flags: i32,
+    fd: i32,
+    offset: i64,
+) -> *mut libc::c_void {
+    // SAFETY: by the caller's word.
+    unsafe { map(address, len, protection, flags, fd, offset) }
+}
+
+/// Stands before `mremap`. A mapping that grows while it comes under the pager is for a moment two in the kernel's eyes, and those it does
+/// not move or resize together (EFAULT); once the warden has looked they are one again.
+///
+/// # Safety
+/// As `mremap`. It is variadic in C; on x86-64 an argument that was not given is a register with anything in it, so it is used only
+/// where the flags say that it was given.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: i32,
+    new: usize,
+) -> *mut libc::c_void {
+    const TRIES: u32 = 3;
+    let new = match flags & libc::MREMAP_FIXED {
+        0 => 0,
+        _ => new,
+    };
+    let args = [old, old_len, new_len, flags as usize, new, 0];
+    for tried in 1.. {
+        // SAFETY: by the caller's word.
+        let result = unsafe { syscall6(libc::SYS_mremap as usize, args) };
+        if !(-4095..0).contains(&result) {
+            return result as *mut libc::c_void;
+        }
+        if -result as i32 != libc::EFAULT || tried == TRIES || agent().is_none() {
+            set_errno(-result as i32);
+            return libc::MAP_FAILED;
+        }
+        warden::look_now();
+    }
+    unreachable!("the last try returns")
+}

@@ -1,0 +1,37 @@
+//! The functions this library stands in front of.
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// The next definition of a symbol in the loader's search order, looked up once.
+pub struct Next {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Next {
+    /// For the symbol `name`.
+    pub const fn new(name: &'static CStr) -> Next {
+        Next {
+            name,
+            address: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Its address; null if nobody defines it.
+    pub fn address(&self) -> *mut c_void {
+        let known = self.address.load(Ordering::Acquire);
+        if !known.is_null() {
+            return known;
+        }
+        // SAFETY: the name is a C string; the search starts after this library.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        self.address.store(found, Ordering::Release);
+        found
+    }
+}
+
+/// Sets the calling thread's `errno`.
+pub fn set_errno(errno: i32) {
+    // SAFETY: the location is the calling thread's own.
+    unsafe { *libc::__errno_location() = errno };
+}

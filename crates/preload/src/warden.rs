@@ -1,0 +1,339 @@
+//! The warden: finds new anonymous memory and puts it under the pager, looks after the other threads, and keeps the leases of forked
+//! children on this process's store.
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use pagetide::pager::request::{Completion, Request};
+use pagetide_kernel::PageRange;
+use pagetide_kernel::maps::{Backing, Maps};
+use pagetide_kernel::own;
+use pagetide_kernel::sync::{Doorbell, Lock, now_ns};
+use pagetide_kernel::thread::{Urgency, set_urgency};
+use pagetide_store::Freeze;
+use rustix::event::{PollFd, PollFlags};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+use crate::start::Agent;
+
+/// How often the size of the address space is looked at: bounds how much new memory can be touched before it is governed.
+const TICK: Duration = Duration::from_millis(4);
+/// The same while the program has just been seen to get memory.
+const TICK_GROWING: Duration = Duration::from_millis(1);
+/// Ticks of growth after the last change.
+const GROWING_TICKS: u32 = 32;
+/// How often all mappings are looked at even when the size did not change.
+const FULL_SCAN_NS: u64 = 40_000_000;
+/// Looks at most at what was just attached, when it changes all the time.
+const ATTACH_ROUNDS: u32 = 4;
+/// How often memory that could not be attached is tried again.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// Held by the warden and the control thread while they work, so that a fork finds them holding nothing else.
+pub static AUXILIARY: Lock = Lock::new();
+/// Wakes the warden for a request.
+pub static BELL: Doorbell = Doorbell::new();
+/// A forking thread wants a lease for its child.
+pub static LEASES: Mutex<LeaseDesk> = Mutex::new(LeaseDesk {
+    wanted: false,
+    granted: None,
+    ended: None,
+});
+
+/// Rung after every look at the mappings.
+static LOOKED: Doorbell = Doorbell::new();
+/// Looks asked for, and the last of them that a look begun after it has served.
+static LOOKS_ASKED: AtomicU64 = AtomicU64::new(0);
+static LOOKS_SERVED: AtomicU64 = AtomicU64::new(0);
+/// The last one waited for did not come in time, and none has come since.
+static LOOK_MISSED: AtomicBool = AtomicBool::new(false);
+
+/// Has the warden look at the mappings, and waits until it has; on a machine so busy that it gets no processor, not for ever. In a child
+/// made by a bare system call there is no warden: it waits once.
+pub fn look_now() {
+    const PATIENCE_NS: u64 = 500_000_000;
+    if LOOK_MISSED.load(Relaxed) {
+        return BELL.ring();
+    }
+    let asked = LOOKS_ASKED.fetch_add(1, SeqCst) + 1;
+    let deadline = now_ns() + PATIENCE_NS;
+    BELL.ring();
+    loop {
+        let seen = LOOKED.look();
+        let now = now_ns();
+        if LOOKS_SERVED.load(SeqCst) >= asked {
+            return;
+        }
+        if now >= deadline {
+            return LOOK_MISSED.store(true, Relaxed);
+        }
+        LOOKED.wait(seen, Some(Duration::from_nanos(deadline - now)));
+    }
+}
+
+/// Where a forking thread and the warden meet.
+pub struct LeaseDesk {
+    /// A lease is asked for.
+    pub wanted: bool,
+    /// It is made: the write end's number in the agent's descriptor table.
+    pub granted: Option<Result<RawFd, rustix::io::Errno>>,
+    /// The fork is over: the agent's copy of the write end can go. With the freeze made for the child, if it came to that.
+    pub ended: Option<Option<Freeze>>,
+}
+
+struct Lease {
+    freeze: Option<Freeze>,
+    read_end: OwnedFd,
+    write_end: Option<RawFd>,
+}
+
+/// The warden thread's own state.
+pub struct Warden {
+    agent: &'static Agent,
+    maps: Option<Maps>,
+    statm: Option<OwnedFd>,
+    last_seen: (u64, u64),
+    looks: u32,
+    growing: u32,
+    last_scan_ns: u64,
+    leases: Vec<Lease>,
+    last_retry_ns: u64,
+    refused: Vec<PageRange>,
+}
+
+impl Warden {
+    /// Ready to run.
+    pub fn new(agent: &'static Agent) -> Warden {
+        Warden {
+            agent,
+            maps: Maps::open().ok(),
+            statm: pagetide_kernel::procfs::open_self(c"/proc/self/statm").ok(),
+            last_seen: (0, 0),
+            looks: 0,
+            growing: 0,
+            last_scan_ns: 0,
+            leases: Vec::new(),
+            last_retry_ns: now_ns(),
+            refused: Vec::new(),
+        }
+    }
+
+    /// Watches until the process ends.
+    pub fn run(&mut self) -> ! {
+        set_urgency(Urgency::Prompt);
+        loop {
+            let seen = BELL.look();
+            {
+                let _working = AUXILIARY.lock();
+                self.serve_leases();
+                crate::stacks::reap();
+                let seen = (
+                    self.address_space_pages(),
+                    self.agent.pager.mappings_changed.load(Relaxed),
+                );
+                // The program may unmap and map the same size again; what it does right after a change is looked for once more.
+                if std::mem::replace(&mut self.last_seen, seen) != seen {
+                    self.refused.clear();
+                    self.looks = 2;
+                    self.growing = GROWING_TICKS;
+                }
+                let asked = LOOKS_ASKED.load(SeqCst);
+                if LOOKS_SERVED.load(SeqCst) != asked {
+                    self.looks = self.looks.max(1);
+                }
+                if self.looks > 0 || now_ns() - self.last_scan_ns > FULL_SCAN_NS {
+                    self.looks = self.looks.saturating_sub(1);
+                    self.sweep();
+                    LOOKS_SERVED.store(asked, SeqCst);
+                    LOOK_MISSED.store(false, Relaxed);
+                    LOOKED.ring();
+                }
+                if !self.agent.threads_live() {
+                    self.agent.pager.end_process("a thread of the pager was ended from outside; its memory cannot be served any more");
+                }
+            }
+            self.growing = self.growing.saturating_sub(1);
+            let tick = if self.growing > 0 { TICK_GROWING } else { TICK };
+            BELL.wait(seen, Some(tick));
+        }
+    }
+
+    /// First number of `/proc/self/statm`: changes with every mapping made or undone, and costs a microsecond to read.
+    fn address_space_pages(&self) -> u64 {
+        let mut text = [0u8; 64];
+        let len = self
+            .statm
+            .as_ref()
+            .and_then(|file| rustix::io::pread(file, &mut text, 0).ok())
+            .unwrap_or(0);
+        text[..len]
+            .iter()
+            .take_while(|b| b.is_ascii_digit())
+            .fold(0, |n, b| n * 10 + u64::from(b - b'0'))
+    }
+
+    /// Looks at all mappings and attaches anonymous memory that is not governed yet.
+    pub fn sweep(&mut self) {
+        self.last_scan_ns = now_ns();
+        let Some(maps) = &mut self.maps else { return };
+        let mut spans = self
+            .agent
+            .pager
+            .spans
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone();
+        spans.extend_from_slice(&self.refused);
+        spans.sort_unstable_by_key(|s| s.start);
+        let mut fresh: Vec<PageRange> = Vec::new();
+        let over = self.agent.config.mappings_over_bytes;
+        let _ = maps.for_each(|mapping| {
+            let bytes = mapping.range.pages() * pagetide_kernel::PAGE_SIZE as u64;
+            if mapping.backing == Backing::Anonymous && bytes > over {
+                let first = spans.partition_point(|s| s.end <= mapping.range.start);
+                let known = spans[first..]
+                    .iter()
+                    .take_while(|s| s.start < mapping.range.end)
+                    .copied();
+                let mut taken: Vec<PageRange> = known.collect();
+                own::overlapping(mapping.range, |own| taken.push(own));
+                subtract(mapping.range, &mut taken, |piece| fresh.push(piece));
+            }
+        });
+        for _ in 0..ATTACH_ROUNDS {
+            let attached = self.attach_all(fresh);
+            fresh = self.changed_meanwhile(&attached);
+            if fresh.is_empty() {
+                break;
+            }
+        }
+        if now_ns() - self.last_retry_ns > RETRY_NS {
+            self.last_retry_ns = now_ns();
+            self.refused.clear();
+        }
+    }
+
+    /// Attaches each of `ranges`; those for which that worked.
+    fn attach_all(&mut self, mut ranges: Vec<PageRange>) -> Vec<PageRange> {
+        ranges.retain(|range| {
+            let done = Completion::new();
+            self.agent
+                .pager
+                .post(Request::Attach(*range, Arc::clone(&done)));
+            self.agent.pager.ring_fault_thread();
+            // Refused: unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one of the program's own.
+            let attached = done.wait().is_ok();
+            if !attached {
+                self.refused.push(*range);
+            }
+            attached
+        });
+        ranges
+    }
+
+    /// What was unmapped after it was seen and before it was registered raised no event: it must not be thought governed, nor what is
+    /// mapped there since, which is to be attached. Returned is what lies in `attached` and is no longer one mapping.
+    fn changed_meanwhile(&mut self, attached: &[PageRange]) -> Vec<PageRange> {
+        let Some(maps) = self.maps.as_mut().filter(|_| !attached.is_empty()) else {
+            return Vec::new();
+        };
+        let mut parts: Vec<Vec<PageRange>> = vec![Vec::new(); attached.len()];
+        let read = maps.for_each(|mapping| {
+            if mapping.backing == Backing::Anonymous {
+                for (range, parts) in attached.iter().zip(&mut parts) {
+                    let part = range.intersection(mapping.range);
+                    if !part.is_empty() {
+                        parts.push(part);
+                    }
+                }
+            }
+        });
+        if read.is_err() {
+            return Vec::new();
+        }
+        let mut changed = Vec::new();
+        for (range, mut parts) in attached.iter().zip(parts) {
+            if parts[..] != [*range] {
+                changed.extend_from_slice(&parts);
+                subtract(*range, &mut parts, |hole| {
+                    self.agent.pager.remove_span(hole);
+                });
+            }
+        }
+        changed
+    }
+
+    /// Makes leases for forking threads, and ends those whose children are gone (their end of the pipe is closed by exit and exec alike).
+    fn serve_leases(&mut self) {
+        let mut desk = LEASES
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        // The fork before, first: its lease is the one whose write end is still open here.
+        if let Some(freeze) = desk.ended.take() {
+            for lease in &mut self.leases {
+                if let Some(fd) = lease.write_end.take() {
+                    lease.freeze = freeze;
+                    // SAFETY: our own number in our own table, used by nobody else; without a child its end is then closed everywhere.
+                    drop(unsafe { OwnedFd::from_raw_fd(fd) });
+                }
+            }
+        }
+        if std::mem::take(&mut desk.wanted) {
+            use rustix::pipe::{PipeFlags, pipe_with};
+            desk.granted = Some(pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map(
+                |(read_end, write_end)| {
+                    let write_end = write_end.into_raw_fd();
+                    self.leases.push(Lease {
+                        freeze: None,
+                        read_end,
+                        write_end: Some(write_end),
+                    });
+                    write_end
+                },
+            ));
+            self.agent.pager.progress.ring();
+        }
+        let pager = &self.agent.pager;
+        self.leases.retain(|lease| {
+            if lease.write_end.is_some() {
+                return true;
+            }
+            let mut fds = [PollFd::new(&lease.read_end, PollFlags::IN)];
+            let zero = rustix::time::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            let gone = rustix::event::poll(&mut fds, Some(&zero)).is_ok()
+                && fds[0].revents().contains(PollFlags::HUP);
+            if let (true, Some(freeze)) = (gone, lease.freeze) {
+                pager.active_store().thaw(freeze);
+            }
+            !gone
+        });
+    }
+}
+
+/// Calls `left` with the parts of `range` in none of `taken`.
+fn subtract(range: PageRange, taken: &mut [PageRange], mut left: impl FnMut(PageRange)) {
+    taken.sort_unstable_by_key(|t| t.start);
+    let mut start = range.start;
+    for cut in taken {
+        if cut.start > start {
+            left(PageRange {
+                start,
+                end: cut.start.min(range.end),
+            });
+        }
+        start = start.max(cut.end);
+        if start >= range.end {
+            return;
+        }
+    }
+    if start < range.end {
+        left(PageRange {
+            start,
+            end: range.end,
+        });
+    }
+}

@@ -1,0 +1,128 @@
+//! Where the file of a `file:` store is: found, claimed and made ours.
+//!
+//! Several processes may be given the same URI (a program and its children), so a file another process uses is left to
+//! it. A file that is not a store's is never overwritten.
+
+use crate::uri::config;
+use crate::{ErrorKind, PAGE_SIZE, Page, StoreError};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{flock, fstat, ftruncate, open, stat, unlinkat};
+use rustix::io::{Errno, pread, pwrite};
+use rustix::process::getpid;
+
+/// The first bytes of a store's file, so that one that was kept can be told from a file of the user's.
+const MAGIC: &[u8; 16] = b"pagetide store\n\0";
+/// Bytes before the first page of content.
+pub(crate) const HEADER: u64 = PAGE_SIZE as u64;
+/// Names tried before giving up.
+const NAMES: u32 = 100;
+
+const FLAGS: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// Opens the file for a store at `place`, emptied and locked. Without `keep` it has no name any more, so that nothing is
+/// left of it however the process ends.
+pub(crate) fn claim(place: &str, keep: bool) -> Result<OwnedFd, StoreError> {
+    if place.is_empty() {
+        return Err(config(
+            "`file:` needs a path, as in `file:/var/tmp/` or `file:/var/tmp/pages`",
+        ));
+    }
+    let pid = getpid();
+    let directory =
+        place.ends_with('/') || stat(place).is_ok_and(|stat| kind(&stat) == FileType::Directory);
+    if directory && !keep {
+        match open(place, FLAGS | OFlags::TMPFILE | OFlags::EXCL, PRIVATE) {
+            Ok(file) => return ready(file, place),
+            // The filesystem has no nameless files: make one with a name and take it away.
+            Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
+            Err(error) => return Err(failed("open a file in", place, error)),
+        }
+    }
+    for number in 0..NAMES {
+        let name = match (directory, number) {
+            (true, 0) => format!("{}/pagetide-{pid}.store", place.trim_end_matches('/')),
+            (true, _) => format!(
+                "{}/pagetide-{pid}-{number}.store",
+                place.trim_end_matches('/')
+            ),
+            (false, 0) => place.to_owned(),
+            (false, 1) => format!("{place}.{pid}"),
+            (false, _) => format!("{place}.{pid}-{number}"),
+        };
+        if let Some(file) = claim_name(&name, directory)? {
+            let file = ready(file, &name)?;
+            if !keep {
+                unlinkat(CWD, &name, AtFlags::empty())
+                    .map_err(|error| failed("unlink", &name, error))?;
+            }
+            return Ok(file);
+        }
+    }
+    Err(config(format!(
+        "`{place}` and {NAMES} names made from it are in use by other stores: name another path"
+    )))
+}
+
+/// Opens and locks `name`; `None` if another process has it.
+fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError> {
+    let create = if new_only {
+        OFlags::CREATE | OFlags::EXCL
+    } else {
+        OFlags::CREATE
+    };
+    let file = match open(name, FLAGS | create | OFlags::NONBLOCK, PRIVATE) {
+        Err(Errno::EXIST) if new_only => return Ok(None),
+        opened => opened.map_err(|error| failed("open", name, error))?,
+    };
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Ok(None),
+        // A filesystem without locks: every process then has to be given its own path.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) | Ok(()) => {}
+        Err(error) => return Err(failed("lock", name, error)),
+    }
+    let found = fstat(&file).map_err(|error| failed("look at", name, error))?;
+    if kind(&found) != FileType::RegularFile {
+        return Err(config(format!(
+            "`{name}` is neither a regular file nor a directory"
+        )));
+    }
+    if found.st_size > 0 {
+        let mut start = [0; MAGIC.len()];
+        let read = pread(&file, &mut start, 0).map_err(|error| failed("read", name, error))?;
+        if read < start.len() || start != *MAGIC {
+            return Err(config(format!(
+                "`{name}` exists and is not a store of pagetide: it is left as it is; move it away or name another path"
+            )));
+        }
+    }
+    // Its last owner may have unlinked it between our opening and our locking; the name is then another file's, or free.
+    let named =
+        stat(name).is_ok_and(|named| (named.st_dev, named.st_ino) == (found.st_dev, found.st_ino));
+    Ok(named.then_some(file))
+}
+
+/// Empties the file and marks it as a store's.
+fn ready(file: OwnedFd, name: &str) -> Result<OwnedFd, StoreError> {
+    ftruncate(&file, 0).map_err(|error| failed("empty", name, error))?;
+    let mut header = Page::ZERO;
+    header.0[..MAGIC.len()].copy_from_slice(MAGIC);
+    match pwrite(&file, &header.0, 0) {
+        Ok(PAGE_SIZE) => Ok(file),
+        Ok(_) => Err(failed("write the first page of", name, Errno::NOSPC)),
+        Err(error) => Err(failed("write the first page of", name, error)),
+    }
+}
+
+fn kind(stat: &Stat) -> FileType {
+    FileType::from_raw_mode(stat.st_mode)
+}
+
+fn failed(doing: &str, name: &str, error: Errno) -> StoreError {
+    StoreError::new(
+        ErrorKind::Config,
+        format!("{doing} `{name}` for the file store"),
+    )
+    .with_cause(error)
+}

@@ -1,0 +1,161 @@
+//! Connections to one server, and a buffer for what comes back.
+
+use super::address::Server;
+use super::stream::Stream;
+use super::tls::Tls;
+use crate::sync::lock;
+use crate::{ErrorKind, StoreError};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Bytes received at a time: eight pages.
+const INPUT_BYTES: usize = 33 << 10;
+/// What a connection's requests may grow to before it goes back to the pool.
+const OUTPUT_BYTES: usize = 16 << 10;
+/// Connections kept; more threads than this at once connect anew.
+const IDLE_MAX: usize = 16;
+
+/// One connection with its buffers.
+pub(crate) struct Link {
+    stream: Stream,
+    input: Box<[u8; INPUT_BYTES]>,
+    start: usize,
+    end: usize,
+    /// The request that is being made.
+    pub(crate) output: Vec<u8>,
+}
+
+impl Link {
+    /// Sends the request made in `output`.
+    pub(crate) fn send(&mut self) -> Result<(), StoreError> {
+        let sent = self.stream.send_all(&self.output);
+        self.output.clear();
+        sent
+    }
+
+    /// The next line, without its end (`\r\n`).
+    pub(crate) fn line(&mut self) -> Result<&[u8], StoreError> {
+        let mut looked = self.start;
+        loop {
+            if let Some(at) = self.input[looked..self.end]
+                .iter()
+                .position(|byte| *byte == b'\n')
+            {
+                let (start, end) = (self.start, looked + at);
+                self.start = end + 1;
+                let line = &self.input[start..end];
+                return Ok(line.strip_suffix(b"\r").unwrap_or(line));
+            }
+            let len = self.end - self.start;
+            self.more(len + 1)?;
+            looked = self.start + len;
+        }
+    }
+
+    /// The next `len` bytes, which may be changed in place.
+    pub(crate) fn take(&mut self, len: usize) -> Result<&mut [u8], StoreError> {
+        while self.end - self.start < len {
+            self.more(len)?;
+        }
+        let start = self.start;
+        self.start += len;
+        Ok(&mut self.input[start..start + len])
+    }
+
+    /// Receives more, so that `len` bytes can lie together.
+    fn more(&mut self, len: usize) -> Result<(), StoreError> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start + len > INPUT_BYTES || self.end == INPUT_BYTES {
+            self.input.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if len > INPUT_BYTES || self.end == INPUT_BYTES {
+            return Err(StoreError::new(
+                ErrorKind::Io,
+                format!("read an answer: a part of it is longer than {INPUT_BYTES} bytes"),
+            ));
+        }
+        self.end += self.stream.receive(&mut self.input[self.end..])?;
+        Ok(())
+    }
+}
+
+/// How to begin a connection: log in, look whether it is the right kind of server.
+pub(crate) type Greet = dyn Fn(&mut Link) -> Result<(), StoreError> + Send + Sync;
+
+/// What all connections of a store have in common.
+pub(crate) struct Manner {
+    pub(crate) tls: Option<Tls>,
+    pub(crate) timeout: Duration,
+    pub(crate) spin: Duration,
+    pub(crate) greet: Box<Greet>,
+}
+
+/// One server and the idle connections to it.
+pub(crate) struct Node {
+    pub(crate) server: Server,
+    idle: Mutex<Vec<Link>>,
+}
+
+impl Node {
+    pub(crate) fn new(server: Server) -> Node {
+        Node {
+            server,
+            idle: Mutex::new(Vec::with_capacity(IDLE_MAX)),
+        }
+    }
+
+    /// Runs `talk` on a connection. After an error of `talk` the connection is closed: where its answers stand is not known.
+    pub(crate) fn with<T>(
+        &self,
+        manner: &Manner,
+        talk: impl FnOnce(&mut Link) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let idle = lock(&self.idle).pop();
+        let mut link = match idle {
+            Some(link) => link,
+            None => self.connect(manner)?,
+        };
+        let said = talk(&mut link).map_err(|error| self.named(error))?;
+        link.output.clear();
+        link.output.shrink_to(OUTPUT_BYTES);
+        let mut idle = lock(&self.idle);
+        if idle.len() < IDLE_MAX {
+            idle.push(link);
+        }
+        Ok(said)
+    }
+
+    fn connect(&self, manner: &Manner) -> Result<Link, StoreError> {
+        let stream = Stream::connect(
+            &self.server,
+            manner.tls.as_ref(),
+            manner.timeout,
+            manner.spin,
+        )?;
+        let mut link = Link {
+            stream,
+            input: Box::new([0; INPUT_BYTES]),
+            start: 0,
+            end: 0,
+            output: Vec::with_capacity(OUTPUT_BYTES),
+        };
+        (manner.greet)(&mut link).map_err(|error| self.named(error))?;
+        Ok(link)
+    }
+
+    /// Forgets the idle connections.
+    pub(crate) fn let_go(&self) {
+        lock(&self.idle).clear();
+    }
+
+    #[cold]
+    fn named(&self, mut error: StoreError) -> StoreError {
+        let name = self.server.name();
+        if !error.context.contains(&name) {
+            error.context = format!("{name}: {}", error.context);
+        }
+        error
+    }
+}

@@ -1,0 +1,236 @@
+//! What operators do with a remote store: look at it, and clear up what dead runs left.
+
+use super::address::Server;
+use super::engine::Engine;
+use super::memcached::{self, Memcached};
+use super::owner::Record;
+use super::settings::Settings;
+use super::store::RemoteStore;
+use super::valkey::{self, Valkey};
+use crate::StoreError;
+use crate::uri::config;
+use std::time::{Duration, Instant};
+
+/// A remote store seen from outside: no pages are put in it.
+pub struct Remote {
+    engine: Box<dyn Engine>,
+    settings: Settings,
+}
+
+/// One owner's keys on the server.
+#[derive(Debug, Clone)]
+pub struct Owned {
+    /// Its record.
+    pub record: Record,
+    /// Whether it lives: known by looking, or else by whether its lease runs.
+    pub lives: bool,
+    /// Whether that is known by looking (same machine), not by the lease.
+    pub known: bool,
+}
+
+/// What clearing up removed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cleared {
+    /// Owners removed.
+    pub owners: u64,
+    /// Slots that their keys may have had.
+    pub slots: u64,
+}
+
+/// Whose keys [`Remote::clear`] removes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Clear {
+    /// Those of owners of this machine that are known to be dead.
+    Known,
+    /// And those of other machines whose lease has run out.
+    Expired,
+}
+
+/// Whether `uri` names a remote store, or one in front of it.
+pub fn is_remote(uri: &str) -> bool {
+    if let Some((_, behind)) = crate::open::behind(uri) {
+        return is_remote(behind);
+    }
+    let scheme = uri.split(':').next().unwrap_or_default();
+    scheme == "memcached" || valkey::kind_of(scheme).is_some()
+}
+
+/// The settings and the engine of the remote store `scheme:rest`, if it is one.
+pub(crate) fn connect(scheme: &str, rest: &str) -> Result<Option<Remote>, StoreError> {
+    let (settings, engine): (Settings, Box<dyn Engine>) = if scheme == "memcached" {
+        let settings = memcached::settings(scheme, rest)?;
+        let engine = Memcached::open(&settings)?;
+        (settings, Box::new(engine))
+    } else if valkey::kind_of(scheme).is_some() {
+        let settings = valkey::settings(scheme, rest)?;
+        let engine = Valkey::open(scheme, settings.clone())?;
+        (settings, Box::new(engine))
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Remote { engine, settings }))
+}
+
+impl Remote {
+    /// Connects to the servers of `uri` and checks them as a run would.
+    pub fn open(uri: &str) -> Result<Remote, StoreError> {
+        if let Some((_, behind)) = crate::open::behind(uri) {
+            return Remote::open(behind);
+        }
+        let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
+        connect(scheme, rest)?.ok_or_else(|| {
+            config(format!(
+                "`{}` is kept on this machine and has no server to ask; remote stores are valkey://, valkey+unix:///, valkeys://, \
+                 valkey-cluster:// and memcached://",
+                redact(uri)
+            ))
+        })
+    }
+
+    pub(crate) fn into_store(self, max: Option<u64>) -> Result<RemoteStore, StoreError> {
+        RemoteStore::new(self.engine, &self.settings, max)
+    }
+
+    /// How long calls to it are tried again.
+    pub(crate) fn patience(&self) -> Duration {
+        self.settings.patience
+    }
+
+    /// Whether a run is to clear up after dead ones, as option `gc` says.
+    pub fn clears_at_start(&self) -> bool {
+        self.settings.gc
+    }
+
+    /// How long one request and its answer take.
+    pub fn ping(&self) -> Result<Duration, StoreError> {
+        let begun = Instant::now();
+        self.engine
+            .remove(&self.settings.base("ping"), &mut std::iter::once(0))?;
+        Ok(begun.elapsed())
+    }
+
+    /// Lines about the servers, as name and value.
+    pub fn describe(&self) -> Result<Vec<(&'static str, String)>, StoreError> {
+        self.engine.describe()
+    }
+
+    /// All owners under this prefix.
+    pub fn owners(&self) -> Result<Vec<Owned>, StoreError> {
+        let records = self.engine.records(&self.settings.prefix)?;
+        let owners = records.into_iter().map(|(record, lease_runs)| {
+            let found = record.lives();
+            Owned {
+                lives: found.unwrap_or(lease_runs),
+                known: found.is_some(),
+                record,
+            }
+        });
+        Ok(owners.collect())
+    }
+
+    /// Removes the keys and records of dead owners.
+    pub fn clear(&self, which: Clear) -> Result<Cleared, StoreError> {
+        let mut cleared = Cleared::default();
+        for owned in self.owners()? {
+            if owned.lives || (which == Clear::Known && !owned.known) {
+                continue;
+            }
+            let record = &owned.record;
+            self.engine
+                .remove(&self.settings.base(&record.owner), &mut (0..record.slots))?;
+            self.engine
+                .remove_record(&self.settings.prefix, &record.owner)?;
+            record.unlock();
+            cleared.owners += 1;
+            cleared.slots += u64::from(record.slots);
+        }
+        Ok(cleared)
+    }
+
+    /// Writes the records of this machine's living owners again, so that their leases do not run out while they are idle.
+    pub fn renew(&self) -> Result<(), StoreError> {
+        for owned in self.owners()? {
+            if owned.known && owned.lives {
+                self.engine
+                    .write_record(&self.settings.prefix, &owned.record)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How often [`renew`](Remote::renew) is to be called.
+    pub fn renewal(&self) -> Duration {
+        self.settings.lease / 4
+    }
+}
+
+/// `uri` with the addresses of its hosts, so that a process that is paged has no names to look up: that would go through the C
+/// library's allocator. URIs without names are returned as they are.
+pub fn resolve(uri: &str) -> Result<String, StoreError> {
+    let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
+    // A store behind a tier or a fault is the last part of the URI.
+    if let Some((front, behind)) = crate::open::behind(uri) {
+        return Ok(format!("{front}{}", resolve(behind)?));
+    }
+    if !is_remote(uri) {
+        return Ok(uri.to_owned());
+    }
+    let settings = match scheme {
+        "memcached" => memcached::settings(scheme, rest)?,
+        _ => valkey::settings(scheme, rest)?,
+    };
+    let addresses: Vec<String> = settings
+        .servers
+        .iter()
+        .filter_map(|server| match server {
+            Server::Unix(_) => None,
+            Server::Tcp { address, .. } => Some(address.ip().to_string()),
+        })
+        .collect();
+    if addresses.is_empty() || rest.contains("addr=") {
+        return Ok(uri.to_owned());
+    }
+    let joint = if rest.contains('?') { '&' } else { '?' };
+    Ok(format!("{uri}{joint}addr={}", addresses.join(",")))
+}
+
+/// `uri` without its password, for people's eyes.
+pub fn redact(uri: &str) -> String {
+    let Some((front, rest)) = uri.split_once("//") else {
+        return uri.to_owned();
+    };
+    let authority = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
+    match authority.rsplit_once('@') {
+        Some((credentials, _)) => {
+            let user = credentials.split(':').next().unwrap_or_default();
+            format!("{front}//{user}:***{}", &rest[credentials.len()..])
+        }
+        None => uri.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert_eq!(
+            redact("valkey://me:secret@h:1/p?x=1"),
+            "valkey://me:***@h:1/p?x=1"
+        );
+        assert_eq!(redact("valkey://:se@cret@h"), "valkey://:***@h");
+        assert_eq!(redact("valkey://h"), "valkey://h");
+        assert_eq!(redact("ram:"), "ram:");
+    }
+
+    #[test]
+    fn addresses_are_added_once() {
+        let once = resolve("valkey://localhost:7000/p?timeout=1s").unwrap();
+        assert!(once.contains("&addr="), "{once}");
+        assert_eq!(resolve(&once).unwrap(), once);
+        for uri in ["ram:", "file:/tmp", "valkey+unix:///run/x.sock"] {
+            assert_eq!(resolve(uri).unwrap(), uri);
+        }
+    }
+}

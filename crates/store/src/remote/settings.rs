@@ -1,0 +1,166 @@
+//! The options that every remote store has.
+
+use super::address::{Place, Server, resolve};
+use crate::StoreError;
+use crate::uri::{Parts, config, parse_duration};
+use std::time::Duration;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(24 * 3600);
+const PREFIX: &str = "pagetide";
+/// A prefix, an owner of 32 digits and two colons stay below what [`Key`](super::engine::Key) has room for.
+const PREFIX_BYTES_MAX: usize = 90;
+/// See [`Settings::spin`].
+const SPIN: Duration = Duration::from_micros(50);
+
+/// The options of every remote store.
+pub(crate) const COMMON: [&str; 11] = [
+    "addr",
+    "compress",
+    "encrypt",
+    "gc",
+    "lease",
+    "max",
+    "patience",
+    "password-file",
+    "prefix",
+    "spin",
+    "timeout",
+];
+
+/// Where a remote store is and how it is to behave.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) servers: Vec<Server>,
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    /// What all keys begin with.
+    pub(crate) prefix: String,
+    pub(crate) compress: bool,
+    pub(crate) encrypt: bool,
+    /// How long one answer may take.
+    pub(crate) timeout: Duration,
+    /// How long a call is tried again while the server is away.
+    pub(crate) patience: Duration,
+    /// How long an owner counts as alive after its last sign of life, for those who cannot look.
+    pub(crate) lease: Duration,
+    /// How long to look for an answer before sleeping: waking up costs more than a server nearby takes.
+    pub(crate) spin: Duration,
+    /// Whether what dead runs left is removed when the store is first opened.
+    pub(crate) gc: bool,
+    /// Parts of the URI for stores with options of their own.
+    pub(crate) replicas: u32,
+    pub(crate) ca: Option<String>,
+    pub(crate) cert: Option<String>,
+    pub(crate) key: Option<String>,
+}
+
+impl Settings {
+    /// From `place`, the URI without scheme and options. `unix` if it names a socket, else `port` is the default.
+    pub(crate) fn new(
+        scheme: &str,
+        parts: &Parts<'_>,
+        port: u16,
+        unix: bool,
+    ) -> Result<Settings, StoreError> {
+        let place = Place::parse(scheme, parts.place)?;
+        let (servers, mut prefix) = if unix {
+            if !place.hosts.is_empty() || place.path.is_empty() {
+                return Err(config(format!(
+                    "`{scheme}:{}` names no socket: write {scheme}:///PATH, with three slashes",
+                    parts.place
+                )));
+            }
+            (
+                vec![Server::Unix(format!("/{}", place.path))],
+                String::new(),
+            )
+        } else {
+            if place.hosts.is_empty() {
+                return Err(config(format!(
+                    "`{scheme}:{}` names no server: write {scheme}://HOST or {scheme}://HOST:PORT",
+                    parts.place
+                )));
+            }
+            (
+                resolve(&place.hosts, port, parts.option("addr"))?,
+                place.path,
+            )
+        };
+        if let Some(said) = parts.option("prefix") {
+            prefix = said.to_owned();
+        }
+        if prefix.is_empty() {
+            prefix = PREFIX.to_owned();
+        }
+        if prefix.len() > PREFIX_BYTES_MAX || prefix.contains(|c: char| !c.is_ascii_graphic()) {
+            return Err(config(format!(
+                "prefix `{prefix}`: expected at most {PREFIX_BYTES_MAX} letters, digits and signs"
+            )));
+        }
+        let password = match parts.option("password-file") {
+            None => place.password,
+            Some(path) => Some(
+                std::fs::read_to_string(path)
+                    .map_err(|error| {
+                        config(format!("option `password-file`: {path} cannot be read"))
+                            .with_cause(error)
+                    })?
+                    .trim_end_matches(['\n', '\r'])
+                    .to_owned(),
+            ),
+        };
+        // What goes through a socket file stays on this machine; of a port nobody knows where it leads.
+        let leaves = !unix;
+        let said = |name| parts.option(name).map(|_| parts.flag(name)).transpose();
+        let duration = |name, default: Duration, least: Duration| {
+            match parts.option(name) {
+            None => Ok(default),
+            Some(text) => parse_duration(text)
+                .filter(|found| *found >= least)
+                .ok_or_else(|| {
+                    config(format!(
+                        "option `{name}`: `{text}` is not a time of {} ms or more; write 500ms, 5s, 10m or 24h",
+                        least.as_millis()
+                    ))
+                }),
+        }
+        };
+        let compress = match parts.option("compress") {
+            Some("lz4") => Some(true),
+            Some("none") => Some(false),
+            _ => said("compress")?,
+        };
+        let text = |name| parts.option(name).map(str::to_owned);
+        Ok(Settings {
+            servers,
+            user: place.user,
+            password,
+            prefix,
+            compress: compress.unwrap_or(leaves),
+            encrypt: said("encrypt")?.unwrap_or(leaves),
+            timeout: duration("timeout", TIMEOUT, Duration::from_millis(1))?,
+            patience: duration("patience", PATIENCE, Duration::ZERO)?,
+            lease: duration("lease", LEASE, Duration::from_secs(1))?,
+            spin: duration("spin", SPIN, Duration::ZERO)?,
+            gc: said("gc")?.unwrap_or(true),
+            replicas: match parts.option("replicas") {
+                None => 0,
+                Some(text) => text.parse().map_err(|_| {
+                    config(format!(
+                        "option `replicas`: `{text}` is not a number of replicas"
+                    ))
+                })?,
+            },
+            ca: text("ca"),
+            cert: text("cert"),
+            key: text("key"),
+        })
+    }
+
+    /// What the keys of one owner begin with.
+    pub(crate) fn base(&self, owner: &str) -> String {
+        format!("{}:{owner}:", self.prefix)
+    }
+}

@@ -1,0 +1,160 @@
+//! A connection's bytes: a socket by bare system calls, with time limits, under TLS or not.
+
+use super::address::Server;
+use super::tls::{Session, Tls};
+use crate::descriptor::Descriptor;
+use crate::{ErrorKind, StoreError};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_keepalive, set_socket_timeout, set_tcp_nodelay};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
+};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// A connected socket.
+pub(crate) struct Stream {
+    socket: Descriptor,
+    tls: Option<Session>,
+    /// How long to look for an answer before sleeping until there is one.
+    spin: Duration,
+}
+
+impl Stream {
+    /// Connects to `server`, each step within `timeout`.
+    pub(crate) fn connect(
+        server: &Server,
+        tls: Option<&Tls>,
+        timeout: Duration,
+        spin: Duration,
+    ) -> Result<Stream, StoreError> {
+        let fails = |error: Errno| {
+            let kind = match error {
+                Errno::ACCESS | Errno::PERM | Errno::NAMETOOLONG => ErrorKind::Config,
+                _ => ErrorKind::Temporary,
+            };
+            StoreError::new(kind, format!("connect to {}", server.name()))
+                .with_cause(in_time(error, timeout))
+        };
+        let family = match server {
+            Server::Unix(_) => AddressFamily::UNIX,
+            Server::Tcp {
+                address: SocketAddr::V4(_),
+                ..
+            } => AddressFamily::INET,
+            Server::Tcp { .. } => AddressFamily::INET6,
+        };
+        let socket =
+            socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(fails)?;
+        // The limit on sending holds for connecting as well.
+        set_socket_timeout(&socket, Timeout::Send, Some(timeout)).map_err(fails)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(timeout)).map_err(fails)?;
+        match server {
+            Server::Unix(path) => {
+                let address = SocketAddrUnix::new(path.as_str()).map_err(fails)?;
+                connect(&socket, &address).map_err(fails)?;
+            }
+            Server::Tcp { address, .. } => {
+                connect(&socket, address).map_err(fails)?;
+                set_tcp_nodelay(&socket, true).map_err(fails)?;
+                set_socket_keepalive(&socket, true).map_err(fails)?;
+            }
+        }
+        let mut stream = Stream {
+            socket: Descriptor::new(socket)?,
+            tls: None,
+            spin,
+        };
+        if let (Some(tls), Server::Tcp { host, .. }) = (tls, server) {
+            let session = tls.session(host, &mut stream)?;
+            stream.tls = Some(session);
+        }
+        Ok(stream)
+    }
+
+    /// Sends all of `bytes`.
+    pub(crate) fn send_all(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
+        match self.tls.take() {
+            None => self.send_plain(bytes),
+            Some(mut session) => {
+                let done = session.send(bytes, self);
+                self.tls = Some(session);
+                done
+            }
+        }
+    }
+
+    /// Receives at least one byte into `bytes`, and returns how many.
+    pub(crate) fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, StoreError> {
+        match self.tls.take() {
+            None => self.receive_plain(bytes),
+            Some(mut session) => {
+                let done = session.receive(bytes, self);
+                self.tls = Some(session);
+                done
+            }
+        }
+    }
+
+    pub(super) fn send_plain(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+        // The number is checked first: if the program has closed it, it may be a file of the program's by now.
+        let socket = self.socket.writable().map_err(|mut error| {
+            error.kind = ErrorKind::Temporary;
+            error
+        })?;
+        while !bytes.is_empty() {
+            match send(socket, bytes, SendFlags::NOSIGNAL) {
+                Ok(sent) => bytes = &bytes[sent..],
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(broken("send", error)),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn receive_plain(&mut self, bytes: &mut [u8]) -> Result<usize, StoreError> {
+        let socket = self.socket.read_only();
+        let mut flags = RecvFlags::DONTWAIT;
+        let mut begun = None;
+        loop {
+            match recv(socket, &mut *bytes, flags) {
+                Ok((0, _)) => {
+                    return Err(StoreError::new(
+                        ErrorKind::Temporary,
+                        "read an answer: the server closed the connection",
+                    ));
+                }
+                Ok((count, _)) => return Ok(count),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) if flags == RecvFlags::DONTWAIT => {
+                    let begun = *begun.get_or_insert_with(Instant::now);
+                    if begun.elapsed() >= self.spin {
+                        flags = RecvFlags::empty();
+                    } else {
+                        std::hint::spin_loop();
+                    }
+                }
+                Err(error) => return Err(broken("read an answer", error)),
+            }
+        }
+    }
+}
+
+fn in_time(error: Errno, timeout: Duration) -> String {
+    match error {
+        Errno::AGAIN | Errno::INPROGRESS | Errno::TIMEDOUT => {
+            format!("no answer within {} ms", timeout.as_millis())
+        }
+        error => error.to_string(),
+    }
+}
+
+#[cold]
+fn broken(doing: &str, error: Errno) -> StoreError {
+    let cause = match error {
+        Errno::AGAIN => "not within the time limit".to_owned(),
+        error => error.to_string(),
+    };
+    StoreError::new(ErrorKind::Temporary, doing).with_cause(cause)
+}

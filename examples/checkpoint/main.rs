@@ -1,0 +1,76 @@
+//! A long computation that checkpoints itself and, killed at any moment, goes on from its last checkpoint.
+//!
+//! It walks a table of 64 MiB in a pseudo-random order and mixes every word it meets; the result depends on every step. Usage:
+//! `checkpoint DIRECTORY STEPS`. Prints the result; the same with and without interruptions.
+use std::path::Path;
+
+use pagetide::track::snapshot::image::Image;
+use pagetide::track::snapshot::restore::read_region;
+use pagetide::track::snapshot::{Plan, Snapshot};
+use pagetide::track::{Memory, Snapshotter};
+
+const WORDS: usize = 8 << 20;
+/// Steps between checkpoints.
+const INTERVAL: u64 = 2_000_000;
+/// Words that hold the computation's own state: steps done, place, sum.
+const STATE: usize = 3;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, directory, steps] = &arguments[..] else {
+        return Err("usage: checkpoint DIRECTORY STEPS".into());
+    };
+    let (path, steps) = (
+        Path::new(directory).join("checkpoint"),
+        steps.parse::<u64>()?,
+    );
+    let table = pagetide_kernel::own::Mapping::new(WORDS * 8)?;
+    // SAFETY: the mapping is as long, aligned, zeroed, and used through this slice only; the snapshotter reads it while it is protected.
+    let words = unsafe { std::slice::from_raw_parts_mut(table.as_ptr().cast::<u64>(), WORDS) };
+    if path.exists() {
+        let bytes = bytes_of(words);
+        read_region(&Image::open(&path)?, "table", bytes, 0, &Default::default())?;
+        eprintln!("resumed at step {}", words[0]);
+    }
+    // SAFETY: `table` is dropped after the snapshotter.
+    let memory = unsafe { Memory::mapping("table", table.as_ptr(), WORDS * 8) }?;
+    let snapshotter = Snapshotter::builder().memory(memory).build()?;
+    let mut under_way: Option<Snapshot> = None;
+    while words[0] < steps {
+        step(words);
+        if words[0].is_multiple_of(INTERVAL) && under_way.as_ref().is_none_or(Snapshot::is_finished)
+        {
+            if let Some(complete) = under_way.take() {
+                complete.wait()?;
+            }
+            // One thread computes, and it is here: nothing has to be held.
+            under_way =
+                Some(snapshotter.snapshot(&path, Plan::full(), |arm: &mut dyn FnMut()| arm())?);
+        }
+    }
+    if let Some(last) = under_way.take() {
+        last.wait()?;
+    }
+    println!("{:016x}", words[2]);
+    Ok(())
+}
+
+fn bytes_of(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: the same memory as bytes; every byte pattern is a valid word.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}
+
+fn step(words: &mut [u64]) {
+    let place = words[1] as usize % (WORDS - STATE) + STATE;
+    let mixed = (words[place] ^ words[0])
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .rotate_left(23)
+        + 1;
+    words[place] = mixed;
+    words[1] = words[1]
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(mixed | 1)
+        >> 1;
+    words[2] = words[2].rotate_left(5) ^ mixed;
+    words[0] += 1;
+}

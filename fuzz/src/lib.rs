@@ -1,0 +1,2 @@
+//! What fuzz targets do with their input; the tests of the library run the same with made-up input.
+pub mod exercise;
