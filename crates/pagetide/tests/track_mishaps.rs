@@ -136,12 +136,12 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
         }
         // One counter, written to all its places in turn: in a snapshot no place is ahead of one before it.
         scope.spawn(|| {
-            let mut count = 1u64;
+            let mut count = plain.word(0, 0).load(SeqCst);
             while !stop.load(SeqCst) {
+                count += 1;
                 for page in (0..PAGES).step_by(61) {
                     plain.word(page, 0).store(count, SeqCst);
                 }
-                count += 1;
             }
         });
         let _stops = StopsAtEnd(&stop);
