@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 
-PROGRAM = os.path.join(os.path.dirname(__file__), "..", "crates", "cli", "tests", "programs", "sort_and_hash.py")
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = os.path.normpath(os.path.join(HERE, "..", "crates", "cli", "tests", "programs", "sort_and_hash.py"))
 
 
 def children(pid):

@@ -4,6 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
+use crate::program::elf;
 
 /// File name of the agent.
 pub const FILE_NAME: &str = "libpagetide_preload.so";
@@ -51,6 +52,15 @@ fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Failu
             ),
         ));
     };
+    if !elf::is_library(&agent) {
+        return Err(Failure::new(
+            Exit::CannotPage,
+            format!(
+                "'{}' is not a shared library of this machine's kind, so it is not the agent {FILE_NAME}; name its file in {VARIABLE}, or unset that",
+                agent.display()
+            ),
+        ));
+    }
     if agent
         .as_os_str()
         .as_bytes()

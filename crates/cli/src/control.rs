@@ -1,5 +1,5 @@
 //! Asking a governed process over its control socket.
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const REPLY_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The socket cannot be reached, or went silent.
-    #[error("no answer ({1}) on its control socket {0}; it may be stopped or have just ended")]
+    #[error("no answer ({cause}) on its control socket {0}; it may be stopped or have just ended", cause = why(.1))]
     Silent(String, std::io::Error),
     /// Something else than a reply came back.
     #[error(
@@ -23,6 +23,14 @@ pub enum ControlError {
     /// The process said no.
     #[error("{0}")]
     Refused(String),
+}
+
+/// A time-out by its own name: the kernel calls it by that of a call that would block.
+fn why(error: &std::io::Error) -> String {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it took too long".into(),
+        _ => error.to_string(),
+    }
 }
 
 /// Asks one question and waits at most `patience` for the answer.

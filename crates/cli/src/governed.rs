@@ -74,23 +74,41 @@ pub fn all() -> Vec<Governed> {
 pub fn is_alive(pid: u32, started_ns: u64) -> bool {
     // A clock tick is the grain of the kernel's start times.
     const GRAIN_NS: u64 = 20_000_000;
-    let Some((state, start_ns)) = state_and_start(pid) else {
+    let Some(Stat {
+        state,
+        threads,
+        start_ns,
+    }) = stat(pid)
+    else {
         return false;
     };
-    state != 'Z' && state != 'X' && start_ns <= started_ns.saturating_add(GRAIN_NS)
+    // A process whose first thread has ended before the others looks like one that is over, but for its other threads.
+    let is_over = state == 'X' || state == 'Z' && threads <= 1;
+    !is_over && start_ns <= started_ns.saturating_add(GRAIN_NS)
 }
 
 /// Whether `pid` is a pagetide process.
 pub fn is_launcher(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("pagetide"))
-        && state_and_start(pid).is_some_and(|(state, _)| state != 'Z')
+        && stat(pid).is_some_and(|stat| stat.state != 'Z')
 }
 
-/// State of a process, and when it started on `CLOCK_MONOTONIC`, in nanoseconds.
-pub fn state_and_start(pid: u32) -> Option<(char, u64)> {
+/// What the kernel says of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stat {
+    /// Its first thread's state, as a letter.
+    pub state: char,
+    /// Its threads; the first one counts as long as there are others.
+    pub threads: u64,
+    /// When it started on `CLOCK_MONOTONIC`, in nanoseconds.
+    pub start_ns: u64,
+}
+
+/// Reads it.
+pub fn stat(pid: u32) -> Option<Stat> {
     use rustix::time::{ClockId, clock_gettime};
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (state, start_ticks) = parse_stat(&stat)?;
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (state, threads, start_ticks) = parse_stat(&text)?;
     let now = |clock| {
         let time = clock_gettime(clock);
         time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -98,14 +116,19 @@ pub fn state_and_start(pid: u32) -> Option<(char, u64)> {
     // The kernel counts from boot, time asleep included.
     let asleep_ns = now(ClockId::Boottime).saturating_sub(now(ClockId::Monotonic));
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second();
-    Some((state, (start_ticks * tick_ns).saturating_sub(asleep_ns)))
+    Some(Stat {
+        state,
+        threads,
+        start_ns: (start_ticks * tick_ns).saturating_sub(asleep_ns),
+    })
 }
 
-/// State and start time in ticks from the text of `/proc/PID/stat`. The command's name may hold spaces and parentheses.
-fn parse_stat(stat: &str) -> Option<(char, u64)> {
+/// State, threads and start time in ticks from the text of `/proc/PID/stat`. The command's name may hold spaces and parentheses.
+fn parse_stat(stat: &str) -> Option<(char, u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;
-    Some((state, fields.nth(18)?.parse().ok()?))
+    let threads = fields.nth(16)?.parse().ok()?;
+    Some((state, threads, fields.nth(1)?.parse().ok()?))
 }
 
 /// Text from a process, fit for a terminal: control characters are shown as `?`.
@@ -122,14 +145,14 @@ mod tests {
     #[test]
     fn a_stat_line_with_a_hostile_name_is_read() {
         let line = "12 (a) b (c) S 1 12 12 0 -1 4 1 0 0 0 0 0 0 0 20 0 1 0 4242 1 1";
-        assert_eq!(parse_stat(line), Some(('S', 4242)));
+        assert_eq!(parse_stat(line), Some(('S', 1, 4242)));
         assert_eq!(parse_stat("12 (a"), None);
     }
 
     #[test]
     fn this_process_lives_and_its_successor_is_not_taken_for_it() {
         let pid = std::process::id();
-        let (_, start_ns) = state_and_start(pid).unwrap();
+        let start_ns = stat(pid).unwrap().start_ns;
         assert!(is_alive(pid, start_ns));
         assert!(is_alive(pid, start_ns + 1_000_000_000));
         assert!(!is_alive(pid, start_ns - 1_000_000_000));

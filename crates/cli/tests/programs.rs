@@ -1,6 +1,6 @@
 //! Real programs at a quarter of the memory they use by themselves, with byte-identical results.
 //!
-//! Each is run natively first, which measures the peak of its anonymous memory. Sizes are a quarter of the full ones
+//! Each is run natively first, which measures the peak of its anonymous memory. Sizes are a sixteenth of the full ones
 //! unless `PAGETIDE_TESTS_FULL` is set.
 mod support;
 
@@ -13,19 +13,15 @@ use support::compile::{compile_c, on_path, scratch, tests_folder};
 use support::pagetide::{able, governed};
 use support::process::{self, Outcome};
 use support::resident::Watch;
-use support::skip::skipped;
+use support::skip::{is_full, skipped};
 
 const LIMIT: Duration = Duration::from_secs(900);
 /// Under this, what is measured is the program's start and not its work.
 const PEAK_LEAST: u64 = 16 << 20;
 
-fn is_full() -> bool {
-    std::env::var_os("PAGETIDE_TESTS_FULL").is_some()
-}
-
-/// `full`, or a quarter of it.
+/// `full`, or a sixteenth of it.
 fn scaled(full: u64) -> u64 {
-    if is_full() { full } else { full / 4 }
+    if is_full() { full } else { full / 16 }
 }
 
 /// A program, its arguments, and what it produces.
@@ -273,7 +269,7 @@ fn cpp_compiler() {
         let instances = if is_full() {
             "-DINSTANCES=20"
         } else {
-            "-DINSTANCES=5"
+            "-DINSTANCES=2"
         };
         case = case.argument(instances).argument(script("heavy.cpp"));
         case.output = Some(output);

@@ -336,7 +336,7 @@ fn operators_can_look_and_measure() {
 /// A virtual machine whose memory is on a server boots, is shrunk to 180 pages and grown back, and every byte of it verifies.
 #[test]
 fn a_virtual_machine() {
-    if std::env::var_os("PAGETIDE_TESTS_FULL").is_none() {
+    if !support::skip::is_full() {
         return skipped(
             "virtual machine",
             "two minutes of software emulation: `make test-full` runs it",

@@ -280,3 +280,91 @@ fn a_missing_program_is_said_so() {
         );
     });
 }
+
+/// The inner command governs what it starts, with a budget of its own.
+#[test]
+fn a_run_inside_a_run_has_its_own_budget() {
+    where_able("a_run_inside_a_run_has_its_own_budget", || {
+        let stats = scratch().join("nested.json");
+        let mut command = governed(&["--resident", "8M", "--quiet"], "sh");
+        command.args(["-c", "\"$@\"", "sh"]);
+        command.arg(binary().expect("there is a command"));
+        command.args(["run", "--quiet", "--resident", "2M", "--stats"]);
+        command
+            .arg(&stats)
+            .args(["--", "sh", "-c", "seq 3000 | sort -n | tail -1; exit 7"]);
+        let outcome = run(&mut command, LIMIT);
+        outcome.expect_code(7);
+        assert_eq!(outcome.stdout_text(), "3000\n", "{}", outcome.describe());
+        let text = std::fs::read_to_string(&stats).expect("the inner run wrote its statistics");
+        assert!(
+            !text.is_empty()
+                && text
+                    .lines()
+                    .all(|line| line.contains("\"budget_bytes\":2097152")),
+            "{text}"
+        );
+    });
+}
+
+/// What the agent cannot live with is refused before the program starts, with the line that mends it.
+#[test]
+fn limits_too_small_for_the_agent_are_exit_3_with_the_fix() {
+    where_able(
+        "limits_too_small_for_the_agent_are_exit_3_with_the_fix",
+        || {
+            let pagetide = binary().expect("there is a command");
+            for limit in ["-v 100000", "-n 8", "-f 1"] {
+                let script = format!(
+                    "ulimit {limit}; exec {} run --resident 4M -- echo ran",
+                    pagetide.display()
+                );
+                let outcome = run(Command::new("bash").args(["-c", &script]), LIMIT);
+                outcome.expect_code(3);
+                let option = &limit[..2];
+                assert!(
+                    outcome.stdout.is_empty()
+                        && outcome.stderr_text().contains(&format!("ulimit {option}")),
+                    "{limit}: {}",
+                    outcome.describe()
+                );
+            }
+        },
+    );
+}
+
+/// A descendant that sets itself such a limit runs all the same.
+#[test]
+fn a_descendant_that_cannot_be_governed_runs_without() {
+    where_able("a_descendant_that_cannot_be_governed_runs_without", || {
+        let mut command = governed(&["--resident", "4M"], "bash");
+        let outcome = run(
+            command.args(["-c", "(ulimit -v 100000; exec /bin/echo ran); exit 4"]),
+            LIMIT,
+        );
+        outcome.expect_code(4);
+        assert_eq!(outcome.stdout_text(), "ran\n", "{}", outcome.describe());
+        assert!(
+            outcome.stderr_text().contains("was not governed"),
+            "{}",
+            outcome.describe()
+        );
+    });
+}
+
+#[test]
+fn a_file_that_is_no_agent_is_refused_before_the_program_starts() {
+    where_able(
+        "a_file_that_is_no_agent_is_refused_before_the_program_starts",
+        || {
+            let mut command = shell("echo ran");
+            let outcome = run(command.env("PAGETIDE_AGENT", "/etc/passwd"), LIMIT);
+            outcome.expect_code(3);
+            assert!(
+                outcome.stdout.is_empty() && outcome.stderr_text().contains("PAGETIDE_AGENT"),
+                "{}",
+                outcome.describe()
+            );
+        },
+    );
+}

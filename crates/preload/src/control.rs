@@ -11,6 +11,7 @@ use rustix::net::{
     sockopt,
 };
 
+use crate::credentials;
 use crate::start::Agent;
 use crate::warden::AUXILIARY;
 
@@ -35,11 +36,12 @@ pub fn serve(agent: &'static Agent) {
         return;
     };
     let mut connections: Vec<Connection> = Vec::with_capacity(CONNECTIONS);
+    let mut followed = 0;
     loop {
         let timeout = if connections.iter().any(|c| c.pending.is_some()) {
             2
         } else {
-            1000
+            250
         };
         let timeout = rustix::time::Timespec {
             tv_sec: timeout / 1000,
@@ -59,6 +61,7 @@ pub fn serve(agent: &'static Agent) {
             agent.pager.end_process("a thread of the pager was ended from outside; new memory cannot be governed any more");
         }
         let _working = AUXILIARY.lock();
+        credentials::keep_up(&mut followed);
         let mut index = 0;
         connections.retain_mut(|connection| {
             index += 1;

@@ -1,7 +1,7 @@
 //! Execs: a program started with an environment of its choice is governed all the same.
 use std::ffi::{CStr, c_char};
 
-use crate::config::LD_PRELOAD;
+use crate::config::{AGENT, LD_PRELOAD};
 use crate::lock_all;
 use crate::next::Next;
 use crate::own_stack;
@@ -66,16 +66,23 @@ impl Environment {
             })
         };
         let preloaded = value_of(LD_PRELOAD.as_bytes()).is_some_and(|list| contains(list, library));
-        let missing = |variable: &Vec<u8>| !entries().any(|e| e.to_bytes() == variable.as_slice());
-        if preloaded && !variables.iter().any(missing) {
-            return out;
-        }
         let name = |variable: &[u8]| {
             variable
                 .iter()
                 .position(|b| *b == b'=')
                 .map_or(0, |i| i + 1)
         };
+        // A complete set of other values is another launcher's, run by the program: what it starts is its own to govern.
+        let missing = |variable: &Vec<u8>| {
+            let name = &variable[..name(variable)];
+            !entries().any(|e| e.to_bytes().starts_with(name))
+        };
+        let of_theirs = value_of(AGENT.as_bytes())
+            .zip(value_of(LD_PRELOAD.as_bytes()))
+            .is_some_and(|(agent, list)| contains(list, agent));
+        if (preloaded || of_theirs) && !variables.iter().any(missing) {
+            return out;
+        }
         let ours = |entry: &CStr| {
             let bytes = entry.to_bytes();
             bytes.starts_with(b"LD_PRELOAD=")

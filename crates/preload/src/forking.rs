@@ -12,6 +12,7 @@ use pagetide_kernel::memory::set_inherited;
 use pagetide_kernel::sync::LockGuard;
 use pagetide_store::Freeze;
 use rustix::io::Errno;
+use rustix::process::Resource;
 
 use crate::fork_advice::{self, Wish};
 use crate::next::{Next, set_errno};
@@ -25,6 +26,8 @@ const PIDFD_THREAD: usize = 0o200;
 
 /// A child's agent needs about 16 descriptors; with a lower limit the fork is refused rather than the child ended.
 const DESCRIPTORS_NEEDED: u64 = 20;
+/// Likewise the bytes of address space that a child's store and tables take at least.
+const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
 
 /// Held from just before the system call until just after, in parent and child.
 struct Held {
@@ -124,9 +127,11 @@ impl Caught {
     fn hand_over(&self) -> Result<Box<Inheritance>, Errno> {
         use std::os::fd::IntoRawFd;
         let pager = &self.agent.pager;
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let limit = |resource| rustix::process::getrlimit(resource).current;
+        let address_space = crate::warden::address_space_bytes() + ADDRESS_SPACE_NEEDED;
         if pager.generation() as usize + 1 >= GENERATIONS
-            || descriptors.is_some_and(|most| most < DESCRIPTORS_NEEDED)
+            || limit(Resource::Nofile).is_some_and(|most| most < DESCRIPTORS_NEEDED)
+            || limit(Resource::As).is_some_and(|most| most < address_space)
         {
             return Err(Errno::AGAIN);
         }

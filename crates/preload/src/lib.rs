@@ -8,6 +8,7 @@
 mod alloc;
 mod config;
 mod control;
+mod credentials;
 mod exec;
 mod fork_advice;
 mod forking;
@@ -16,6 +17,7 @@ mod locking;
 mod mapping;
 mod next;
 mod own_stack;
+mod program;
 mod stacks;
 mod start;
 mod warden;

@@ -19,7 +19,7 @@ use pagetide_kernel::sync::{futex_wait, futex_wake, now_ns};
 use pagetide_kernel::thread::{
     RawThread, Urgency, control_block, for_each_runtime_segment, isolate_descriptors, set_urgency,
 };
-use rustix::fs::{Mode, OFlags, ftruncate, open};
+use rustix::fs::{Mode, OFlags, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::config::Config;
@@ -93,6 +93,18 @@ impl Agent {
     }
 }
 
+/// How many of the agent's threads run.
+pub fn threads_running() -> usize {
+    let Threads {
+        warden,
+        fault,
+        evictor,
+        control,
+    } = threads();
+    let all = [warden, fault, evictor, control];
+    all.iter().filter(|thread| thread.tid() != 0).count()
+}
+
 /// Whether the warden lives; the control thread looks after it, as it does after the others.
 pub fn warden_lives() -> bool {
     warden_tid() != 0
@@ -113,9 +125,10 @@ pub fn at_load() {
     unsafe { libc::prctl(41, 1, 0, 0, 0) };
     // Reading the environment has used the allocator already; what it mapped is on the list by now, and no warden looks yet.
     if let Err(errno) = pagetide_kernel::own::arena::set_aside(64 << 30, 256 << 20) {
-        eprintln!("pagetide: no address space for the pager ({errno}); raise `ulimit -v`");
-        // SAFETY: ends the process before the program started; nothing of it has run.
-        unsafe { libc::_exit(3) };
+        return decline(
+            &config,
+            &format!("no address space for the pager ({errno}); raise `ulimit -v`"),
+        );
     }
     std::panic::set_hook(Box::new(|info| {
         if let Some(agent) = AGENT.get() {
@@ -179,16 +192,52 @@ extern "C" fn enter_warden(argument: *const ()) -> ! {
             warden.run()
         }
         Err(reason) => {
-            let file = if first { "refused" } else { "ungoverned" };
-            let _ = std::fs::write(
-                run_dir.join(format!("{}.{file}", std::process::id())),
-                reason,
-            );
+            leave_reason(first, &run_dir, &(reason + &tight_limits()));
             // A descendant that cannot be governed (it gave up its privileges, say) runs on as it is.
             announce(if first { 2 } else { 3 });
             end_thread()
         }
     }
+}
+
+/// Tells the launcher why this process is not governed.
+fn leave_reason(first: bool, run_dir: &std::path::Path, reason: &str) {
+    let file = if first { "refused" } else { "ungoverned" };
+    let path = run_dir.join(format!("{}.{file}", std::process::id()));
+    if std::fs::write(path, reason).is_err() && first {
+        eprintln!("pagetide: this program cannot be paged: {reason}");
+    }
+}
+
+/// Ends the program the launcher started, before any of it runs; a descendant goes on without the agent.
+fn decline(config: &Config, reason: &str) {
+    leave_reason(config.is_first(), &config.run_dir, reason);
+    if config.is_first() {
+        // SAFETY: ends the process before the program started; nothing of it has run.
+        unsafe { libc::_exit(3) };
+    }
+}
+
+/// Which of this process's limits may be the cause, with the line that lifts them; empty if none is tight.
+fn tight_limits() -> String {
+    use rustix::process::{Resource, getrlimit};
+    /// What the agent opens, with room for a remote store's connections.
+    const DESCRIPTORS: u64 = 64;
+    let mut text = String::new();
+    if let Some(most) = getrlimit(Resource::Nofile)
+        .current
+        .filter(|n| *n < DESCRIPTORS)
+    {
+        text += &format!("; descriptors are limited to {most}: `ulimit -n {DESCRIPTORS}` or more");
+    }
+    if let Some(most) = getrlimit(Resource::As).current {
+        let mib = most >> 20;
+        text += &format!("; address space is limited to {mib} MiB: raise `ulimit -v`");
+    }
+    if let Some(most) = getrlimit(Resource::Fsize).current {
+        text += &format!("; files are limited to {most} bytes: raise `ulimit -f`");
+    }
+    text
 }
 
 /// Ends the calling raw thread alone.
@@ -275,7 +324,13 @@ fn map_ledger(config: &Config, place: Option<&'static Ledger>) -> Result<&'stati
         OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
         Mode::RUSR | Mode::WUSR,
     )
-    .and_then(|file| ftruncate(&file, Ledger::SIZE as u64).map(|()| file));
+    .and_then(|file| reserve(&file, Ledger::SIZE).map(|()| file));
+    if let (Err(errno), true) = (&file, place.is_none() && config.is_first()) {
+        let dir = config.run_dir.display();
+        return Err(format!(
+            "the run's directory {dir} has no room for the counters ({errno}); free some space there"
+        ));
+    }
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let address = match (&file, place) {
         // Without a place for it (the run's directory is gone) the counters are kept for ourselves.
@@ -313,6 +368,17 @@ fn map_ledger(config: &Config, place: Option<&'static Ledger>) -> Result<&'stati
     };
     // SAFETY: a zeroed mapping of the right size is a ledger (all atomics); it is never unmapped.
     Ok(unsafe { &*address.cast::<Ledger>() })
+}
+
+/// Gives `file` its length and its space on the disk: later there would be nobody to tell that there is none.
+fn reserve(file: &OwnedFd, bytes: usize) -> Result<(), rustix::io::Errno> {
+    const ZEROS: [u8; 4096] = [0; 4096];
+    let mut at = 0;
+    while at < bytes {
+        let len = ZEROS.len().min(bytes - at);
+        at += rustix::io::pwrite(file, &ZEROS[..len], at as u64)?;
+    }
+    Ok(())
 }
 
 fn identify(ledger: &Ledger) {

@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use crate::program::Program;
 use crate::start::Agent;
 
 /// How often the size of the address space is looked at: bounds how much new memory can be touched before it is governed.
@@ -46,6 +47,7 @@ static LOOKED: Doorbell = Doorbell::new();
 /// Looks asked for, and the last of them that a look begun after it has served.
 static LOOKS_ASKED: AtomicU64 = AtomicU64::new(0);
 static LOOKS_SERVED: AtomicU64 = AtomicU64::new(0);
+static ADDRESS_SPACE_PAGES: AtomicU64 = AtomicU64::new(0);
 /// The last one waited for did not come in time, and none has come since.
 static LOOK_MISSED: AtomicBool = AtomicBool::new(false);
 
@@ -72,6 +74,11 @@ pub fn look_now() {
     }
 }
 
+/// The size of the address space when it was looked at last, in bytes.
+pub fn address_space_bytes() -> u64 {
+    ADDRESS_SPACE_PAGES.load(Relaxed) * pagetide_kernel::PAGE_SIZE as u64
+}
+
 /// Where a forking thread and the warden meet.
 pub struct LeaseDesk {
     /// A lease is asked for.
@@ -92,6 +99,7 @@ struct Lease {
 pub struct Warden {
     agent: &'static Agent,
     maps: Option<Maps>,
+    program: Program,
     statm: Option<OwnedFd>,
     last_seen: (u64, u64),
     looks: u32,
@@ -108,7 +116,9 @@ impl Warden {
         Warden {
             agent,
             maps: Maps::open().ok(),
-            statm: pagetide_kernel::procfs::open_self(c"/proc/self/statm").ok(),
+            program: Program::open(),
+            // This thread's own: the first thread's tells nothing any more once that has ended.
+            statm: pagetide_kernel::procfs::open_self(c"/proc/thread-self/statm").ok(),
             last_seen: (0, 0),
             looks: 0,
             growing: 0,
@@ -132,6 +142,7 @@ impl Warden {
                     self.address_space_pages(),
                     self.agent.pager.mappings_changed.load(Relaxed),
                 );
+                ADDRESS_SPACE_PAGES.store(seen.0, Relaxed);
                 // The program may unmap and map the same size again; what it does right after a change is looked for once more.
                 if std::mem::replace(&mut self.last_seen, seen) != seen {
                     self.refused.clear();
@@ -142,7 +153,11 @@ impl Warden {
                 if LOOKS_SERVED.load(SeqCst) != asked {
                     self.looks = self.looks.max(1);
                 }
-                if self.looks > 0 || now_ns() - self.last_scan_ns > FULL_SCAN_NS {
+                let is_due = now_ns() - self.last_scan_ns > FULL_SCAN_NS;
+                if is_due {
+                    self.program.look(self.agent);
+                }
+                if self.looks > 0 || is_due {
                     self.looks = self.looks.saturating_sub(1);
                     self.sweep();
                     LOOKS_SERVED.store(asked, SeqCst);

@@ -112,8 +112,7 @@ impl Watch {
     }
 
     fn child_is_stopped(&self) -> bool {
-        crate::governed::state_and_start(self.child.as_raw() as u32)
-            .is_some_and(|(state, _)| state == 'T')
+        crate::governed::stat(self.child.as_raw() as u32).is_some_and(|stat| stat.state == 'T')
     }
 
     fn continue_child(&mut self) {

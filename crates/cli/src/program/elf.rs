@@ -53,6 +53,14 @@ pub fn refusal(program: &Path) -> Option<String> {
     }
 }
 
+/// Whether the dynamic linker of this machine could load `file` into a program.
+pub fn is_library(file: &Path) -> bool {
+    matches!(
+        classify(file),
+        Some(Kind::Dynamic(_) | Kind::Linker | Kind::Static)
+    )
+}
+
 /// What the ELF file is; `None` if it cannot be read.
 pub fn classify(program: &Path) -> Option<Kind> {
     let cache = ReadCache::new(File::open(program).ok()?);

@@ -54,7 +54,7 @@ static void hazard(void) {
     check_as(target, source, length, 1, "read from a file into evicted memory");
     /* Small results of system calls in memory that is away or was never there. */
     for (int i = 0; i < 64; i++) {
-        char *page = i % 2 ? map_new(PAGE) : target + i * 40 * PAGE;
+        char *page = i % 2 ? map_new(PAGE) : target + i * 40 * PAGE % length;
         NEED(getcwd(page, PAGE) != NULL && page[0] == '/');
         struct stat *meta = (struct stat *)(page + 1024);
         NEED(fstat(fileno(file), meta) == 0 && (size_t)meta->st_size == length);

@@ -3,6 +3,11 @@ use std::fs::{OpenOptions, create_dir_all};
 use std::io::Write;
 use std::path::PathBuf;
 
+/// Whether `PAGETIDE_TESTS_FULL` asks for the full sizes and for the long tests.
+pub fn is_full() -> bool {
+    std::env::var_os("PAGETIDE_TESTS_FULL").is_some()
+}
+
 /// The target directory this test was built in.
 pub fn target_directory() -> PathBuf {
     let temporary = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));

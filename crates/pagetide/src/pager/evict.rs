@@ -90,9 +90,10 @@ impl<'p> Evictor<'p> {
 
     /// Evicts whenever there is need, until the pager closes.
     pub fn run(&mut self) {
-        let pager = self.pager;
+        let (pager, mut errands) = (self.pager, 0);
         while !pager.closing.load(Relaxed) {
             let seen = pager.work.look();
+            pager.errand.run(&mut errands);
             if pager.ring_wanted.swap(false, SeqCst) {
                 pager.ring_fault_thread();
             }

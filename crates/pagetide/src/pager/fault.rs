@@ -56,11 +56,12 @@ impl<'p> FaultThread<'p> {
 
     /// Serves until the pager closes.
     pub fn run(&mut self) {
-        let mut last_work_ns = 0;
+        let (mut last_work_ns, mut errands) = (0, 0);
         while !self.pager.closing.load(Relaxed) {
             if self.pager.park.load(SeqCst) != 0 {
                 self.hold_still();
             }
+            self.pager.errand.run(&mut errands);
             let mut worked = self.read_messages();
             worked |= self.serve_deferred();
             worked |= self.serve_requests();

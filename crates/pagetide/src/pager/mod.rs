@@ -14,6 +14,7 @@ mod attach;
 pub mod audit;
 mod budget;
 mod choose;
+mod errand;
 pub mod events;
 pub mod evict;
 pub mod evict_in_place;
@@ -111,6 +112,7 @@ pub struct Pager {
     pub own_drops: Mutex<Vec<PageRange>>,
     /// Wakes the evictor.
     pub work: Doorbell,
+    errand: errand::Errand,
     /// Rung when resident pages went down, or a request was served.
     pub progress: Doorbell,
     /// Pages the fault thread waits for.
@@ -179,6 +181,7 @@ impl Pager {
             renaming: AtomicBool::new(false),
             own_drops: Mutex::new(Vec::with_capacity(BATCH_PAGES)),
             work: Doorbell::new(),
+            errand: errand::Errand::default(),
             progress: Doorbell::new(),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
