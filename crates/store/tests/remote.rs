@@ -18,16 +18,11 @@ mod model;
 mod servers;
 
 use common::*;
-use held::assert_says;
-use pagetide_store::{Clear, ErrorKind, Page, Remote, Slot, Store, open};
+use held::{assert_all, assert_says, fixture, refusal, some};
+use pagetide_store::{ErrorKind, Page, Slot, open};
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::TestRunner;
-use servers::{Cluster, Memcached, Valkey};
-use std::time::Duration;
-
-fn fixture(uri: &str) -> Fixture {
-    Fixture::new(|_| uri.to_owned())
-}
+use servers::{Memcached, Valkey};
 
 /// Everything that holds for every store holds for the one at `uri`.
 fn behaves(uri: &str) {
@@ -126,14 +121,6 @@ fn reads_do_not_wait_for_more_than_their_own_answers() {
             .zip(&found)
             .all(|(index, page)| page.0 == pages[*index].0)
     );
-}
-
-fn refusal(uri: &str) -> String {
-    let error = open(uri)
-        .err()
-        .unwrap_or_else(|| panic!("{uri} was opened"));
-    assert_eq!(error.kind, ErrorKind::Config, "{error}");
-    error.to_string()
 }
 
 #[test]
@@ -449,4 +436,33 @@ fn valkey_under_tls() {
         )),
         &["TLS", "elsewhere"],
     );
+}
+
+#[test]
+fn a_tier_in_front_of_a_server() {
+    let Some(server) = Valkey::start(&[]) else {
+        return;
+    };
+    behaves(&format!("ram:?max=2M&then={}", server.uri("encrypt=1")));
+    assert_eq!(server.keys(), 0);
+    // What is in front alone survives the server; what is behind comes back from it.
+    let store = open(&format!("ram:?max=2M&then={}", server.uri("patience=0"))).unwrap();
+    let held = some(&*store, 0..1000);
+    assert!(
+        (500..1000).contains(&server.keys()),
+        "{} keys",
+        server.keys()
+    );
+    assert_all(&*store, &held);
+    // A server that refuses: the put fails, and nothing is dropped.
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
+    let error = store
+        .put(&[&random_page(1); 64], &mut [Slot(0); 64])
+        .unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Full);
+    assert_all(&*store, &held);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
+    let more = some(&*store, 5000..5100);
+    assert_all(&*store, &held);
+    assert_all(&*store, &more);
 }

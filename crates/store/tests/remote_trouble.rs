@@ -3,6 +3,9 @@
 #[path = "behaviour/common.rs"]
 #[allow(dead_code)] // shared with the behaviour suite
 mod common;
+#[path = "behaviour/freezes.rs"]
+#[allow(dead_code)]
+mod freezes;
 #[path = "behaviour/held.rs"]
 mod held;
 #[path = "behaviour/laws.rs"]
@@ -13,8 +16,8 @@ mod laws;
 mod servers;
 
 use common::*;
-use held::{assert_all, assert_says, some};
-use pagetide_store::{Clear, ErrorKind, Page, Remote, Slot, Store, open};
+use held::{assert_all, assert_says, fixture, refusal, some};
+use pagetide_store::{Clear, ErrorKind, Page, Remote, Slot, open};
 use servers::{Cluster, Valkey};
 use std::time::Duration;
 
@@ -191,35 +194,6 @@ fn keys_of_the_dead_are_removed_and_those_of_the_living_are_not() {
     assert_eq!(remote.clear(Clear::Expired).unwrap().owners, 1);
     drop(living);
     assert_eq!(server.keys(), 0);
-}
-
-#[test]
-fn a_tier_in_front_of_a_server() {
-    let Some(server) = Valkey::start(&[]) else {
-        return;
-    };
-    behaves(&format!("ram:?max=2M&then={}", server.uri("encrypt=1")));
-    assert_eq!(server.keys(), 0);
-    // What is in front alone survives the server; what is behind comes back from it.
-    let store = open(&format!("ram:?max=2M&then={}", server.uri("patience=0"))).unwrap();
-    let held = some(&*store, 0..1000);
-    assert!(
-        (500..1000).contains(&server.keys()),
-        "{} keys",
-        server.keys()
-    );
-    assert_all(&*store, &held);
-    // A server that refuses: the put fails, and nothing is dropped.
-    server.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    let error = store
-        .put(&[&random_page(1); 64], &mut [Slot(0); 64])
-        .unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Full);
-    assert_all(&*store, &held);
-    server.cli(&["CONFIG", "SET", "maxmemory", "0"]);
-    let more = some(&*store, 5000..5100);
-    assert_all(&*store, &held);
-    assert_all(&*store, &more);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Pages put, and what is expected of them.
 
 use crate::common::*;
-use pagetide_store::{Page, Slot, Store};
+use pagetide_store::{ErrorKind, Page, Slot, Store, open};
 
 /// Random pages of these seeds, put.
 pub fn some(store: &dyn Store, seeds: std::ops::Range<u64>) -> Vec<(Slot, u64)> {
@@ -21,4 +21,18 @@ pub fn assert_says(text: &str, words: &[&str]) {
     words
         .iter()
         .for_each(|word| assert!(text.contains(word), "no `{word}` in: {text}"));
+}
+
+/// Stores at `uri`.
+pub fn fixture(uri: &str) -> Fixture {
+    Fixture::new(|_| uri.to_owned())
+}
+
+/// What is said about `uri`, which cannot be used.
+pub fn refusal(uri: &str) -> String {
+    let error = open(uri)
+        .err()
+        .unwrap_or_else(|| panic!("{uri} was opened"));
+    assert_eq!(error.kind, ErrorKind::Config, "{error}");
+    error.to_string()
 }
