@@ -214,29 +214,36 @@ fn wrong_answers(heads: &[&str]) -> Vec<Vec<u8>> {
     answers
 }
 
-/// Reads one of three pages, with each of `answers` instead of its value, and then as it is.
+/// Reads one of three pages with each of `answers` instead of its value, and then all of them as they are.
 fn never_a_wrong_page(fake: &Fake, uri: &str, answers: Vec<Vec<u8>>) {
     let store = open(uri).unwrap();
     let held = some(&*store, 0..3);
-    assert!(answers.len() > 200);
+    let mut refused = 0;
     for answer in answers {
         let shown: String = String::from_utf8_lossy(&answer).chars().take(40).collect();
         fake.say_instead(answer);
         let mut page = Page::ZERO;
         let read = store.get(held[1].0, &mut page);
         assert!(
-            read.is_err() && fake.instead.lock().unwrap().is_none(),
+            fake.instead.lock().unwrap().is_none(),
+            "the answer was never asked for"
+        );
+        // A failure that may pass, such as a closed connection, is tried again, and then the right answer comes.
+        assert!(
+            read.is_err() || page.0 == random_page(held[1].1).0,
             "`{}` was taken for a page",
             shown.escape_debug()
         );
+        refused += usize::from(read.is_err());
         assert_all(&*store, &held);
     }
+    assert!(refused > 100, "only {refused} answers were refused");
 }
 
 #[test]
 fn wrong_answers_of_a_valkey_are_errors() {
     let fake = Fake::start(valkey);
-    let uri = format!("valkey://{}?patience=0s&timeout=2s", fake.address);
+    let uri = format!("valkey://{}?patience=5s&timeout=2s", fake.address);
     let answers = wrong_answers(&["$", "*", ":", "+", "-", "-MOVED ", "!"]);
     never_a_wrong_page(&fake, &uri, answers);
 }
@@ -244,7 +251,7 @@ fn wrong_answers_of_a_valkey_are_errors() {
 #[test]
 fn wrong_answers_of_a_memcached_are_errors() {
     let fake = Fake::start(memcached);
-    let uri = format!("memcached://{}?patience=0s&timeout=2s", fake.address);
+    let uri = format!("memcached://{}?patience=5s&timeout=2s", fake.address);
     let answers = wrong_answers(&["VALUE x 0 ", "VALUE ", "END", "SERVER_ERROR "]);
     never_a_wrong_page(&fake, &uri, answers);
 }
