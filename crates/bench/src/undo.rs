@@ -138,15 +138,19 @@ mod tests {
                 }
             }
         };
-        change("first", || Ok(()), undo(1)).unwrap();
+        change("first", || Ok(()), undo(2)).unwrap();
+        let here = mark();
+        change("for a while", || Ok(()), undo(0)).unwrap();
+        back_to(here).unwrap();
+        assert_eq!(UNDONE.load(SeqCst), 1, "what was there before stands");
         change(
             "second",
             || Err::<(), _>(std::io::Error::other("half done")),
-            undo(0),
+            undo(1),
         )
         .unwrap_err();
         assert!(all());
-        assert_eq!(UNDONE.load(SeqCst), 2);
+        assert_eq!(UNDONE.load(SeqCst), 3);
         assert!(all(), "nothing is left to undo");
     }
 }

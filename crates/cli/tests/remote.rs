@@ -121,7 +121,7 @@ def scan():
 scan()
 server = socket.socket(socket.AF_UNIX)
 server.connect(sys.argv[1])
-server.sendall(b'CONFIG RESETSTAT\r\n')
+server.sendall(b'CONFIG RESETSTAT\\r\\n')
 server.recv(5)
 for _ in range(3):
     scan()
