@@ -169,6 +169,12 @@ fn systems(
     if let Some(valkey) = valkey {
         let (socket, port) = (valkey.by_socket(""), valkey.by_port());
         let sealed = valkey.by_socket("?compress=1&encrypt=1");
+        let raw = |how| What::Raw(valkey.client(how));
+        add("raw GET, TCP, plain client", raw(raw::How::PlainByPort));
+        add("raw GET, socket, redis crate", raw(raw::How::Crate));
+        // Beside what they are compared with.
+        add(report::RAW, raw(raw::How::Plain));
+        add(report::RAW_OWN, raw(raw::How::Store));
         add(report::VALKEY, What::Region(Home::Thread, socket.clone()));
         add(
             report::VALKEY_SIGNAL,
@@ -185,11 +191,6 @@ fn systems(
         );
         add(report::SCAN, What::Scan(Home::Thread, socket.clone()));
         add(report::SCAN_SIGNAL, What::Scan(Home::Signal, socket));
-        let raw = |how| What::Raw(valkey.client(how));
-        add(report::RAW, raw(raw::How::Plain));
-        add(report::RAW_OWN, raw(raw::How::Store));
-        add("raw GET, socket, redis crate", raw(raw::How::Crate));
-        add("raw GET, TCP, plain client", raw(raw::How::PlainByPort));
     }
     if let Some(memcached) = memcached {
         add(
