@@ -42,6 +42,7 @@ test: test-programs
 
 # The same with real programs at their full sizes. Takes long.
 test-full: test-programs
+	-@./examples/install-for-tests.sh qemu-system-x86_64=qemu-system-x86 busybox=busybox-static
 	@PAGETIDE_TESTS_FULL=1 ./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
 
 demo: toolchain

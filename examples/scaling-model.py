@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""What many clients ask of a store's servers and their network. Every number is an input. The defaults of page_bytes, request_bytes,
-overhead_bytes and round_trip_us come from measurements on one machine; the others are assumptions to be replaced by your own.
+"""What many clients ask of a store's servers and their network. Every number is an input. The defaults of page_bytes, server_us and
+round_trip_us were measured with scaling-inputs.py on one machine; the others are assumptions to be replaced by your own.
 
 usage: scaling-model.py [--clients N,N,...] [--name=value ...]
 
-Get your own inputs: `pagetide store bench URI --json` (server side), `pagetide run --stats FILE` (faults, fetches, write-backs a second),
-`redis-cli INFO commandstats` (time a command takes).
+Get your own inputs: scaling-inputs.py.
 """
 import argparse, math
 
@@ -14,16 +13,16 @@ INPUTS = [
     ("fetches", 2000.0, "pages read a second by one client while it works"),
     ("writebacks", 800.0, "pages written a second by one client while it works"),
     ("active", 0.1, "share of clients that page at any moment"),
-    ("page_bytes", 2230.0, "bytes of a page on the wire after compression and encryption"),
+    ("page_bytes", 2190.0, "bytes of a page on the wire after compression and encryption"),
     ("request_bytes", 130.0, "bytes of a request besides the page: key, protocol, and its share of packet headers"),
     ("stored_gib", 2.0, "GiB of pages a client keeps on the servers, uncompressed"),
     ("overhead_bytes", 120.0, "bytes a server keeps for a key besides its value"),
-    ("server_us", 4.0, "us of one server core for a request, network included"),
+    ("server_us", 16.0, "us of one server core for a request, network included"),
     ("server_load", 0.5, "share of a core to plan with: above it the queue grows and so does p99"),
     ("server_gib", 64.0, "GiB of pages one server may hold"),
     ("server_gbit", 10.0, "Gbit/s of a server's network, of which half is planned with"),
     ("replicas", 1.0, "replicas of each server"),
-    ("round_trip_us", 30.0, "us of a fetch with no one waiting before it"),
+    ("round_trip_us", 25.0, "us of a fetch with no one waiting before it"),
 ]
 
 

@@ -63,6 +63,27 @@ pub fn all() -> bool {
     run(steps())
 }
 
+/// Where the changes stand now, for [`back_to`].
+pub fn mark() -> usize {
+    steps().len()
+}
+
+/// Puts back what was changed since `mark`, latest change first, and lets the rest stand. The first failure is returned; the others are
+/// tried nevertheless.
+pub fn back_to(mark: usize) -> Result<()> {
+    let mut steps = steps();
+    let mut done = Ok(());
+    while steps.len() > mark
+        && let Some((what, undo)) = steps.pop()
+    {
+        let undone = undo().map_err(|error| {
+            std::io::Error::new(error.kind(), format!("could not undo: {what}: {error}"))
+        });
+        done = done.and(undone);
+    }
+    done
+}
+
 /// Whether undoing has begun, so that nothing should be started any more.
 pub fn has_begun() -> bool {
     BEGUN.load(SeqCst)
@@ -117,15 +138,19 @@ mod tests {
                 }
             }
         };
-        change("first", || Ok(()), undo(1)).unwrap();
+        change("first", || Ok(()), undo(2)).unwrap();
+        let here = mark();
+        change("for a while", || Ok(()), undo(0)).unwrap();
+        back_to(here).unwrap();
+        assert_eq!(UNDONE.load(SeqCst), 1, "what was there before stands");
         change(
             "second",
             || Err::<(), _>(std::io::Error::other("half done")),
-            undo(0),
+            undo(1),
         )
         .unwrap_err();
         assert!(all());
-        assert_eq!(UNDONE.load(SeqCst), 2);
+        assert_eq!(UNDONE.load(SeqCst), 3);
         assert!(all(), "nothing is left to undo");
     }
 }

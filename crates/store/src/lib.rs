@@ -7,7 +7,7 @@
 //!
 //! The pager calls stores from threads that serve page faults, inside arbitrary programs. So, after construction:
 //! no panics, no thread-local state, no `println!`, no reliance on libc state (`malloc` through the Rust global allocator
-//! is allowed in `put` and `delete`; `get` allocates nothing, but for [`Capabilities::get_allocates`]). Locks are held for bounded, short times and never across
+//! is allowed in `put` and `delete`; `get` and `get_many` allocate nothing, but for [`Capabilities::get_allocates`]). Locks are held for bounded, short times and never across
 //! a fork (the pager is quiet when the program forks).
 //!
 //! And the callers keep these: a slot is not deleted while another thread reads it (the read may then be

@@ -279,7 +279,8 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
     let machine = Machine::here();
     let kernel = match plan.peer {
         PeerChoice::Zram | PeerChoice::Swapfile => Some(KernelSwap::start(
-            plan,
+            plan.peer,
+            plan.swap_dir.as_deref(),
             &task(plan, resident, None),
             resident,
         )?),

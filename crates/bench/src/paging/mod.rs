@@ -5,7 +5,7 @@ pub mod graph;
 pub mod machine_counters;
 pub mod memory;
 pub mod pattern;
-mod peer;
+pub mod peer;
 mod plot;
 mod report;
 pub mod worker;

@@ -4,8 +4,8 @@ use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::PeerChoice;
 use super::worker::{Findings, Task};
-use super::{PeerChoice, Plan};
 use crate::cgroup::MemoryGroup;
 use crate::{launch, undo, zram};
 
@@ -22,7 +22,12 @@ pub struct KernelSwap {
 
 impl KernelSwap {
     /// Sets both up, and measures the allowance with a small worker that is not limited.
-    pub fn start(plan: &Plan, task: &Task, resident: u64) -> Result<KernelSwap> {
+    pub fn start(
+        peer: PeerChoice,
+        swap_dir: Option<&Path>,
+        task: &Task,
+        resident: u64,
+    ) -> Result<KernelSwap> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
@@ -31,9 +36,9 @@ impl KernelSwap {
         }
         let group = MemoryGroup::create()?;
         let bytes = (task.bytes as u64).saturating_mul(2);
-        let device = match plan.peer {
+        let device = match peer {
             PeerChoice::Swapfile => {
-                let directory = plan.swap_dir.clone().unwrap_or_else(std::env::temp_dir);
+                let directory = swap_dir.map_or_else(std::env::temp_dir, Path::to_owned);
                 swap_file(&directory, bytes)?;
                 "file".to_owned()
             }

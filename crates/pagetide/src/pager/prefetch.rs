@@ -1,10 +1,11 @@
 //! Fetching pages before they are asked for: runs of neighbours with one COPY.
 //!
 //! A page read ahead never takes what a fault might need: it is fetched only while more than the evictor's low-water reserve is free.
+use std::slice::from_raw_parts_mut;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
-use pagetide_store::Page;
+use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_store::{Page, Slot};
 
 use super::Pager;
 use super::fault::FaultThread;
@@ -92,22 +93,18 @@ impl Server<'_> {
         if most == 0 || !pager.reserve(most as u64) {
             return 0;
         }
-        let rewritten = pager.table.load(range.start).has(REWRITTEN);
+        let first = pager.table.load(range.start);
+        let rewritten = first.has(REWRITTEN);
         let mut count = 0;
         for (page, word) in range.iter().zip(&mut words).take(most) {
             *word = pager.table.load(page);
             if word.state() != State::Stored
                 || word.has(REWRITTEN) != rewritten
+                || word.place().generation != first.place().generation
                 || !pager
                     .table
                     .change(page, *word, word.with_state(State::Loading))
             {
-                break;
-            }
-            if self.read_into(*word, count).is_err() {
-                // Whoever needs the page will try again, and say what is lost.
-                pager.ledger.errors.fetch_add(1, Relaxed);
-                pager.table.update(page, |now| word.keeping(now));
                 break;
             }
             count += 1;
@@ -119,6 +116,11 @@ impl Server<'_> {
         let writable = rewritten && !inside.any_closed(run);
         let installed = match count {
             0 => 0,
+            _ if self.read_run(&words[..count]).is_err() => {
+                // Whoever needs one of the pages will try again, and say what is lost.
+                pager.ledger.errors.fetch_add(1, Relaxed);
+                0
+            }
             // SAFETY: the buffer holds the pages' bytes (verified by the store's checksum), and COPY never overwrites a page.
             _ => unsafe {
                 let uffd = &pager.handles().uffd;
@@ -151,12 +153,17 @@ impl Server<'_> {
         installed
     }
 
-    fn read_into(&mut self, word: Word, index: usize) -> Result<(), pagetide_store::StoreError> {
-        let place = word.place();
-        assert!(index < RUN_PAGES);
-        // SAFETY: inside our own mapping of RUN_PAGES pages, used by this thread alone.
-        let page = unsafe { &mut *self.ahead.as_ptr().add(index * PAGE_SIZE).cast::<Page>() };
-        self.pager.store(place.generation).get(place.slot, page)
+    /// Reads the pages of `words`, all of one generation and claimed by this thread, with one call to their store.
+    fn read_run(&mut self, words: &[Word]) -> Result<(), pagetide_store::StoreError> {
+        let mut slots = [Slot(0); RUN_PAGES];
+        let slots = &mut slots[..words.len()];
+        for (slot, word) in slots.iter_mut().zip(words) {
+            *slot = word.place().slot;
+        }
+        // SAFETY: `slots` bounds the length to RUN_PAGES pages of our own mapping, which this thread alone uses.
+        let pages = unsafe { from_raw_parts_mut(self.ahead.as_ptr().cast::<Page>(), slots.len()) };
+        let store = self.pager.store(words[0].place().generation);
+        store.get_many(slots, pages)
     }
 }
 

@@ -2,7 +2,11 @@
 
 use crate::StoreError;
 use crate::uri::config;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long to wait for one of several addresses of a name.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// One server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -171,12 +175,19 @@ pub(crate) fn resolve(
         .collect()
 }
 
+/// Of several addresses the first at which somebody answers: a name often has one of each kind, and a server listens at one of them.
 fn look_up(host: &str, port: u16) -> Result<SocketAddr, StoreError> {
-    let found = (host, port).to_socket_addrs();
-    found
-        .map_err(|error| config(format!("the name `{host}` has no address")).with_cause(error))?
-        .next()
-        .ok_or_else(|| config(format!("the name `{host}` has no address")))
+    let unknown = || config(format!("the name `{host}` has no address"));
+    let found: Vec<SocketAddr> = (host, port)
+        .to_socket_addrs()
+        .map_err(|error| unknown().with_cause(error))?
+        .collect();
+    let first = *found.first().ok_or_else(unknown)?;
+    if found.iter().all(|address| *address == first) {
+        return Ok(first);
+    }
+    let answers = |address: &&SocketAddr| TcpStream::connect_timeout(address, LOOK).is_ok();
+    Ok(found.iter().find(answers).copied().unwrap_or(first))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 mod records;
 mod ring;
 
-use super::engine::{Blob, Each, Engine, Key, lost};
+use super::engine::{BLOB_MAX, Blob, Each, Engine, Key, lost};
 use super::link::{Link, Manner, Node};
 use super::owner::Record;
 use super::settings::{COMMON, Settings};
@@ -284,9 +284,10 @@ impl Engine for Memcached {
     }
 }
 
-/// The length in `VALUE key flags length`.
+/// The length in `VALUE key flags length`, if it is one that a blob can have.
 fn value_len(line: &[u8]) -> Option<usize> {
     let rest = line.strip_prefix(b"VALUE ")?;
     let len = rest.rsplit(|byte| *byte == b' ').next()?;
-    std::str::from_utf8(len).ok()?.parse().ok()
+    let len = std::str::from_utf8(len).ok()?.parse().ok()?;
+    (len <= BLOB_MAX).then_some(len)
 }

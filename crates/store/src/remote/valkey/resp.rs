@@ -17,6 +17,8 @@ pub(crate) enum Answer {
 const DEPTH_MAX: u32 = 8;
 /// The longest single string of a full answer.
 const BYTES_MAX: usize = 16 << 20;
+/// The longest array: owners of one prefix are two elements each.
+const LIST_MAX: usize = 1 << 20;
 
 /// Begins a request of `count` words.
 pub(crate) fn begin(out: &mut Vec<u8>, count: usize) {
@@ -127,7 +129,7 @@ fn answer_at(link: &mut Link, depth: u32) -> Result<Answer, StoreError> {
         },
         b'*' => match usize::try_from(number()?) {
             Err(_) => Answer::List(vec![]),
-            Ok(_) if depth == DEPTH_MAX => return Err(strange(&line)),
+            Ok(len) if depth == DEPTH_MAX || len > LIST_MAX => return Err(strange(&line)),
             Ok(len) => (0..len)
                 .map(|_| answer_at(link, depth + 1))
                 .collect::<Result<_, _>>()
