@@ -382,6 +382,16 @@ pub fn set_urgency(urgency: Urgency) {
     };
 }
 
+/// Whether `thread`, by its ID, shares its processor with threads of the normal policies; a real-time thread does not let them run beside it.
+pub fn shares_processor(thread: u32) -> bool {
+    const SYS_SCHED_GETSCHEDULER: usize = 145;
+    const SCHED_NORMAL: isize = 0;
+    const SCHED_BATCH: isize = 3;
+    // SAFETY: sched_getscheduler(2) has no effects.
+    let policy = unsafe { syscall6(SYS_SCHED_GETSCHEDULER, [thread as usize, 0, 0, 0, 0, 0]) };
+    policy == SCHED_NORMAL || policy == SCHED_BATCH
+}
+
 /// Gives the calling thread a descriptor table of its own that holds nothing but `keep` (in any order).
 pub fn isolate_descriptors(keep: &[i32]) -> Result<(), Errno> {
     const CLOSE_RANGE_UNSHARE: usize = 2;

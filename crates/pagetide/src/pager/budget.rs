@@ -121,8 +121,11 @@ impl Pager {
         self.high_water() / 2
     }
 
-    /// Free pages at which the evictor stops. What lies between the two makes it work in batches.
+    /// Free pages at which the evictor stops. What lies between the two makes it work in batches. No more are kept free than there are pages
+    /// beyond the budget: where everything fits, nothing is ever evicted ahead.
     pub fn high_water(&self) -> u64 {
-        (self.budget() / 32).min(512)
+        let beyond = self.managed.load(Ordering::Relaxed);
+        let beyond = beyond.saturating_sub(self.budget());
+        (self.budget() / 32).min(512).min(beyond)
     }
 }

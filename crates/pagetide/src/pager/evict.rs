@@ -21,6 +21,7 @@ use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::StoreError;
 
+use super::follow::Workplace;
 use super::outgoing::Outgoing;
 use super::request::Completion;
 use super::word::State;
@@ -67,6 +68,7 @@ pub struct Evictor<'p> {
     drops: Vec<PageRange>,
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
+    workplace: Workplace,
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
@@ -82,6 +84,7 @@ impl<'p> Evictor<'p> {
             outgoing: Outgoing::new(pager),
             drops: Vec::with_capacity(BatchDropper::MAX),
             refilling: false,
+            workplace: Workplace::default(),
             failing_since_ns: None,
             stuck_since: None,
             backoff: BACKOFF.0,
@@ -149,7 +152,10 @@ impl<'p> Evictor<'p> {
         }
         match self.need() {
             0 => Round::Idle,
-            need => self.round(need.min(BATCH_PAGES as u64) as usize),
+            need => {
+                self.workplace.choose(&self.pager.fault_processors);
+                self.round(need.min(BATCH_PAGES as u64) as usize)
+            }
         }
     }
 
@@ -239,9 +245,12 @@ impl<'p> Evictor<'p> {
     fn evict_by_moving(&mut self) {
         let candidates = std::mem::take(&mut self.candidates);
         if self.pager.handles().can_move() {
+            let (started_ns, mut moves) = (now_ns(), 0);
             for run in candidates.chunk_by(|a, b| a.0 + 1 == b.0) {
                 self.outgoing.stage(run);
+                moves += 1;
             }
+            self.workplace.note_moves(now_ns() - started_ns, moves);
         } else {
             self.outgoing.refused.extend_from_slice(&candidates);
         }

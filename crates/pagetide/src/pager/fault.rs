@@ -13,7 +13,7 @@ use rustix::time::Timespec;
 
 use super::loads::Load;
 use super::serve::{Fault, Outcome, Server};
-use super::{Pager, StartError};
+use super::{Ownership, Pager, StartError};
 
 /// How long the thread looks for the next fault before it sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -125,11 +125,14 @@ impl<'p> FaultThread<'p> {
 
     /// Reads what waits: events are acted on before the gate opens again, faults are served after.
     pub(super) fn read_messages(&mut self) -> bool {
-        // Looking for the next fault over and over must not keep the gate from the evictor.
-        if !self.pager.handles().uffd.is_readable() {
-            return false;
-        }
-        let gate = self.pager.gate.lock();
+        let pager = self.pager;
+        let gate = match pager.ownership {
+            // Looking for the next fault over and over must not keep the gate from the evictor.
+            Ownership::Program if !pager.handles().uffd.is_readable() => return false,
+            Ownership::Program => Some(pager.gate.lock()),
+            // There are no events to be acted on.
+            Ownership::Region | Ownership::SignalRegion => None,
+        };
         let Ok(count) = self.pager.handles().uffd.read(&mut self.messages) else {
             return false;
         };
@@ -137,7 +140,9 @@ impl<'p> FaultThread<'p> {
             return false;
         }
         self.sort_messages(count);
-        self.process_events(gate);
+        if let Some(gate) = gate {
+            self.process_events(gate);
+        }
         let mut fresh = std::mem::take(&mut self.fresh);
         for fault in fresh.drain(..) {
             self.serve(fault);

@@ -19,6 +19,7 @@ pub mod events;
 pub mod evict;
 pub mod evict_in_place;
 pub mod fault;
+mod follow;
 pub mod freed;
 mod handles;
 mod loads;
@@ -119,6 +120,8 @@ pub struct Pager {
     pub wanted: AtomicU64,
     /// Threads that serve their faults themselves and wait for room.
     pub waiting: AtomicU64,
+    /// Where threads that serve their faults themselves run.
+    fault_processors: follow::FaultProcessors,
     /// Set in a process that has forked or was forked: pages may be shared with another process.
     pub forked: AtomicBool,
     /// Holders that want the evictor to hold still.
@@ -147,6 +150,8 @@ pub struct Pager {
     loan: AtomicU64,
     loan_until_ns: AtomicU64,
     resident: AtomicU64,
+    /// Pages attached.
+    managed: AtomicU64,
     stores: [AtomicPtr<Box<dyn Store>>; GENERATIONS],
     generation: AtomicU32,
     handles: AtomicPtr<Handles>,
@@ -185,6 +190,7 @@ impl Pager {
             progress: Doorbell::new(),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            fault_processors: follow::FaultProcessors::default(),
             forked: AtomicBool::new(false),
             pause: AtomicU32::new(0),
             evicting: AtomicU32::new(0),
@@ -202,6 +208,7 @@ impl Pager {
             loan_until_ns: AtomicU64::new(0),
             freed: FreedPlaces::new().map_err(system("mmap"))?,
             resident: AtomicU64::new(0),
+            managed: AtomicU64::new(0),
             stores: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
             generation: AtomicU32::new(0),
             handles: AtomicPtr::new(std::ptr::null_mut()),
@@ -261,9 +268,11 @@ impl Pager {
         let _ = rustix::io::write(&self.handles().bell, &1u64.to_ne_bytes());
     }
 
-    /// Updates the managed bytes in the ledger from `spans`.
+    /// Updates what is known of the managed memory's size from `spans`.
     pub fn note_managed(&self, spans: &[PageRange]) {
         let bytes: u64 = spans.iter().map(|s| s.bytes() as u64).sum();
+        self.managed
+            .store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
         self.ledger.managed_bytes.store(bytes, Ordering::Relaxed);
         self.ledger
             .managed_bytes_max

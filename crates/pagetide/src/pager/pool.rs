@@ -17,6 +17,10 @@ use super::{Pager, StartError};
 /// Tries at a page another thread is busy with before the processor is given away.
 const SPINS: u32 = 64;
 
+/// How long a thread that waits for room gives its processor to an evictor that is beside it, before it sleeps. One that sleeps is woken
+/// on another processor, and the evictor is beside it no more.
+const GIVE_WAY_NS: u64 = 5_000_000;
+
 /// A signal handler may find itself on an alternate stack of a few KiB, so it serves on a stack of the server's.
 const STACK_BYTES: usize = 64 << 10;
 
@@ -189,6 +193,7 @@ impl ServerPool {
                 }
             }
         }
+        pager.fault_processors.note();
         pager.ledger.faults.fetch_add(1, Relaxed);
         pager.ledger.fault_latency.record(now_ns() - started_ns);
         true
@@ -202,6 +207,10 @@ impl ServerPool {
         let seen = pager.progress.look();
         pager.waiting.fetch_add(1, SeqCst);
         pager.work.ring();
+        let until_ns = now_ns() + GIVE_WAY_NS;
+        while pager.free() == 0 && pager.fault_processors.evictor_is_here() && now_ns() < until_ns {
+            std::thread::yield_now();
+        }
         if pager.free() == 0 {
             pager.progress.wait(seen, Some(Duration::from_millis(1)));
         }

@@ -76,6 +76,36 @@ fn everything_written_reads_back_at_a_sixteenth() {
 }
 
 #[test]
+fn memory_that_fits_in_the_budget_is_never_evicted_ahead_of_need() {
+    if !can_page() {
+        return;
+    }
+    let pages = 4096;
+    let mut region = builder()
+        .length(pages * PAGE)
+        .resident((pages * PAGE) as u64)
+        .build()
+        .unwrap();
+    for round in 0..3u64 {
+        for (page, bytes) in region.as_mut_slice().chunks_exact_mut(PAGE).enumerate() {
+            bytes[8..16].copy_from_slice(&word(round, page as u64).to_le_bytes());
+        }
+    }
+    // The evictor looks by itself ten times a second.
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let stats = region.stats();
+    assert_eq!((stats.evictions, stats.fetches), (0, 0));
+    assert_eq!(stats.resident_bytes, (pages * PAGE) as u64);
+    // With less there is a reserve again, and the bound holds.
+    region.set_budget((pages / 2 * PAGE) as u64).unwrap();
+    for (page, bytes) in region.as_slice().chunks_exact(PAGE).enumerate() {
+        let found = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
+        assert_eq!(found, word(2, page as u64));
+    }
+    check_law(&region);
+}
+
+#[test]
 fn one_page_is_enough_to_copy_across_page_borders() {
     if !can_page() {
         return;
@@ -160,6 +190,8 @@ fn pinned_pages_stay() {
     let before = region.stats();
     let sum: u64 = region.as_slice().iter().map(|b| u64::from(*b)).sum();
     assert_eq!(sum, 7 * 256 * PAGE as u64);
+    // A fault is counted after its thread was woken; a request is served after every fault before it was counted.
+    drop(region.pin(10 * PAGE..11 * PAGE).unwrap());
     let faults = region.stats().faults;
     let pinned: u64 = region.as_slice()[10 * PAGE..20 * PAGE]
         .iter()
