@@ -160,6 +160,29 @@ fn now_reads_everything_and_for_ends_it() {
 }
 
 #[test]
+fn directories_are_locked_with_all_below_them() {
+    if !can_lock() {
+        return;
+    }
+    let top = scratch().join(format!("lock-tree-{}", std::process::id()));
+    std::fs::create_dir_all(top.join("a/b")).unwrap();
+    for (name, bytes) in [("1", 8192), ("a/2", 4096), ("a/b/3", 5000)] {
+        std::fs::write(top.join(name), vec![1u8; bytes]).unwrap();
+    }
+    let text = top.to_str().unwrap();
+    let locked = said(&["lock", "--mode", "now", "--for", "1ms", text]);
+    let seen = said(&["residency", "--json", text]);
+    std::fs::remove_dir_all(&top).unwrap();
+    let line = locked.expect_code(0).stdout_text();
+    assert!(line.starts_with("3 files, "), "{line}");
+    let seen = seen.expect_code(0).stdout_text();
+    for (name, bytes) in [("1", 8192), ("a/2", 4096), ("a/b/3", 5000)] {
+        let path = format!("\"path\":\"{text}/{name}\",\"size_bytes\":{bytes},");
+        assert!(seen.contains(&path), "{path} in {seen}");
+    }
+}
+
+#[test]
 fn the_background_process_is_ready_when_the_command_returns() {
     if !can_lock() {
         return;

@@ -253,3 +253,35 @@ fn row(strategy: Strategy, cache: Cache, accesses: u64, found: &[Findings]) -> O
         total_ms_max: totals().fold(0.0, f64::max),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_have_the_fields_that_are_promised_and_medians_in_them() {
+        let one = |processing_ms| Findings {
+            setup_ms: 0.5,
+            processing_ms,
+            resident_bytes: 8192,
+            touched_bytes: 4096,
+            major_faults: 1,
+            checksum: 0,
+        };
+        let found = [one(9.0), one(2.0), one(1.0)];
+        let row = row(Strategy::OnFault, Cache::Cold, 2000, &found).unwrap();
+        let json = serde_json::to_value(&row).unwrap();
+        for (field, value) in [
+            ("strategy", serde_json::json!("on-fault")),
+            ("cache", serde_json::json!("cold")),
+            ("accesses", serde_json::json!(2000)),
+            ("setup_ms", serde_json::json!(0.5)),
+            ("processing_ms", serde_json::json!(2.0)),
+            ("resident_bytes", serde_json::json!(8192)),
+            ("major_faults", serde_json::json!(1)),
+            ("total_ms_max", serde_json::json!(9.5)),
+        ] {
+            assert_eq!(json[field], value, "{field}");
+        }
+    }
+}

@@ -222,7 +222,7 @@ fn table(results: &Results) -> String {
     }
     let registry = &results.registry;
     out + &format!(
-        "\ncost: time (or memory) with locking over without\n\nregistry with {} ranges: lock {:.2} us (bare {:.2}, added {:.2}), unlock {:.2} us (bare {:.2}, added {:.2})\n",
+        "\ncost: time (or memory) with locking over without\n\nregistry with {} ranges: lock {:.2} us (bare {:.2}, added {:.2}), unlock {:.2} us (bare {:.2}, added {:.2})\n{} threads at once, time over all calls: {:.2} us (bare {:.2})\n",
         registry.ranges,
         registry.lock_ns / 1e3,
         registry.bare_lock_ns / 1e3,
@@ -230,6 +230,9 @@ fn table(results: &Results) -> String {
         registry.unlock_ns / 1e3,
         registry.bare_unlock_ns / 1e3,
         (registry.unlock_ns - registry.bare_unlock_ns) / 1e3,
+        registry.threads,
+        registry.threads_ns / 1e3,
+        registry.bare_threads_ns / 1e3,
     )
 }
 

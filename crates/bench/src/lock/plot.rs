@@ -1,6 +1,6 @@
 //! Total time over accesses, both on logarithmic scales: cold drawn through, warm dashed.
 use svg::Document;
-use svg::node::element::{Line, Polyline, Rectangle, Text};
+use svg::node::element::{Circle, Line, Polyline, Rectangle, Text};
 
 use super::experiment::{Cache, Results};
 use super::strategy::Strategy;
@@ -11,9 +11,9 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 180.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 50.0;
-const COLOURS: [&str; 9] = [
+const COLOURS: [&str; 10] = [
     "#888888", "#1f77b4", "#d62728", "#e6a3a3", "#d98880", "#c0392b", "#2ca02c", "#98d594",
-    "#111111",
+    "#111111", "#9467bd",
 ];
 
 /// The picture as SVG.
@@ -89,21 +89,19 @@ pub fn draw(results: &Results) -> String {
     ));
     for (index, (strategy, colour)) in Strategy::ALL.into_iter().zip(COLOURS).enumerate() {
         for cache in [Cache::Cold, Cache::Warm] {
-            let points: Vec<String> = results
+            let places: Vec<(f64, f64)> = results
                 .rows
                 .iter()
                 .filter(|row| row.strategy == strategy && row.cache == cache)
-                .map(|row| {
-                    format!(
-                        "{:.1},{:.1}",
-                        x(count(row.accesses)),
-                        y(total(row.total_ms))
-                    )
-                })
+                .map(|row| (x(count(row.accesses)), y(total(row.total_ms))))
                 .collect();
-            if points.is_empty() {
+            if places.is_empty() {
                 continue;
             }
+            let points: Vec<String> = places
+                .iter()
+                .map(|(x, y)| format!("{x:.1},{y:.1}"))
+                .collect();
             let line = Polyline::new()
                 .set("points", points.join(" "))
                 .set("fill", "none")
@@ -117,6 +115,16 @@ pub fn draw(results: &Results) -> String {
                     if cache == Cache::Warm { "5 4" } else { "none" },
                 );
             document = document.add(line);
+            // A strategy with one count has no line.
+            for (x, y) in places {
+                document = document.add(
+                    Circle::new()
+                        .set("cx", format!("{x:.1}"))
+                        .set("cy", format!("{y:.1}"))
+                        .set("r", 3)
+                        .set("fill", colour),
+                );
+            }
         }
         let at = TOP + 18.0 * index as f64;
         document = document

@@ -1,4 +1,4 @@
-//! What the registry adds to the system calls.
+//! What the registry adds to the system calls, for one thread and for many at once.
 #![allow(unsafe_code)] // maps memory
 use std::io::{Error, Result};
 use std::time::Instant;
@@ -11,6 +11,9 @@ const PAGE: usize = 4096;
 /// Calls in a round; rounds alternate between the library and the bare calls.
 const CALLS: usize = 2_000;
 
+/// Threads that lock at once.
+const THREADS: usize = 64;
+
 /// Nanoseconds a call, of a lock and of an unlock, with and without the registry.
 #[derive(Debug, Clone, Copy, serde::Serialize)]
 #[allow(missing_docs)]
@@ -20,6 +23,10 @@ pub struct Cost {
     pub bare_lock_ns: f64,
     pub unlock_ns: f64,
     pub bare_unlock_ns: f64,
+    pub threads: usize,
+    /// Of all threads together: time over calls, locks and unlocks in turns.
+    pub threads_ns: f64,
+    pub bare_threads_ns: f64,
 }
 
 /// With so many ranges held, spread so that none merge: locks and unlocks pages between them.
@@ -43,7 +50,7 @@ pub fn measure(ranges: usize, runs: u32) -> Result<Cost> {
     }
     // Spread over all ranges, in an order without neighbours.
     let place = |call: usize| call.wrapping_mul(7919) % ranges;
-    let mut times = [const { Vec::new() }; 4];
+    let mut times = [const { Vec::new() }; 6];
     for _ in 0..runs {
         let mut timed = |index: usize, work: &dyn Fn(usize) -> Result<()>| {
             let began = Instant::now();
@@ -63,8 +70,27 @@ pub fn measure(ranges: usize, runs: u32) -> Result<Cost> {
             )?)
         })?;
         timed(3, &|range| Ok(mlock::munlock(at(range, 2) as usize, PAGE)?))?;
+        let pages = Pages {
+            start: start as usize,
+            ranges,
+        };
+        times[4].push(together(pages, &|page| {
+            lock::mlock2(page as *const u8, PAGE, LockFlags::ONFAULT).map_err(other)?;
+            lock::munlock(page as *const u8, PAGE).map_err(other)
+        })?);
+        times[5].push(together(pages, &|page| {
+            mlock::mlock2(page, PAGE, mlock::MLOCK_ONFAULT)?;
+            Ok(mlock::munlock(page, PAGE)?)
+        })?);
     }
-    let [lock_ns, unlock_ns, bare_lock_ns, bare_unlock_ns] = times.map(|mut times| {
+    let [
+        lock_ns,
+        unlock_ns,
+        bare_lock_ns,
+        bare_unlock_ns,
+        threads_ns,
+        bare_threads_ns,
+    ] = times.map(|mut times| {
         times.sort_by(f64::total_cmp);
         times[times.len() / 2]
     });
@@ -76,5 +102,38 @@ pub fn measure(ranges: usize, runs: u32) -> Result<Cost> {
         bare_lock_ns,
         unlock_ns,
         bare_unlock_ns,
+        threads: THREADS,
+        threads_ns,
+        bare_threads_ns,
     })
+}
+
+#[derive(Clone, Copy)]
+struct Pages {
+    start: usize,
+    ranges: usize,
+}
+
+/// Nanoseconds a call, of many threads that each lock and unlock pages of their own, all at once.
+fn together(pages: Pages, pair: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<f64> {
+    let each = CALLS / 8;
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        let running: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    // No other thread has the same page: the ranges are more than all calls of a turn.
+                    (0..each).try_for_each(|call| {
+                        let range = (call * THREADS + thread) % pages.ranges;
+                        pair(pages.start + (range * 4 + 2) * PAGE)
+                    })
+                })
+            })
+            .collect();
+        running.into_iter().try_for_each(|thread| {
+            let end = thread.join();
+            end.unwrap_or_else(|_| Err(Error::other("a thread of the measurement panicked")))
+        })
+    })?;
+    Ok(began.elapsed().as_nanos() as f64 / (THREADS * each * 2) as f64)
 }

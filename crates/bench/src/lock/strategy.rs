@@ -29,11 +29,13 @@ pub enum Strategy {
     OnFaultRandom,
     /// Pagetide's `LockedFile`.
     Adaptive,
+    /// The same with read-around off, and `LockedFile::prefetch` of the accesses to come, so many at a time: only for who knows them.
+    Prefetch,
 }
 
 impl Strategy {
     /// All, in the order of the text of 2015.
-    pub const ALL: [Strategy; 9] = [
+    pub const ALL: [Strategy; 10] = [
         Strategy::None,
         Strategy::Whole,
         Strategy::EachAccess,
@@ -43,6 +45,7 @@ impl Strategy {
         Strategy::OnFault,
         Strategy::OnFaultRandom,
         Strategy::Adaptive,
+        Strategy::Prefetch,
     ];
 
     /// From the command line; `None` stands for all.
@@ -75,7 +78,13 @@ impl Strategy {
             Strategy::OnFault => "on-fault",
             Strategy::OnFaultRandom => "on-fault-random",
             Strategy::Adaptive => "adaptive",
+            Strategy::Prefetch => "prefetch",
         }
+    }
+
+    /// Whether it needs to know the accesses to come, which those of 2015 do not.
+    pub fn knows_the_future(self) -> bool {
+        self == Strategy::Prefetch
     }
 
     /// Pages that the handler opens at once.

@@ -1,6 +1,7 @@
 //! The process that is measured: maps the file in one way, and reads random bytes of it.
 #![allow(unsafe_code)] // maps a file and reads it through raw pointers, as any program does
 use std::fs::File;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -13,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::handler;
 use super::strategy::Strategy;
+
+/// Accesses that are prefetched together.
+const PREFETCH: usize = 256;
 
 /// What the worker is asked to do.
 #[derive(Debug, Clone, Args)]
@@ -111,9 +115,13 @@ fn set_up(task: &Task, size: usize) -> Result<Mapping, String> {
         File::open(&task.file).map_err(|error| format!("{}: {error}", task.file.display()))?;
     let text = |error: lock::LockError| error.to_string();
     let start = match task.strategy {
-        Strategy::Adaptive => {
+        Strategy::Adaptive | Strategy::Prefetch => {
+            let access = match task.strategy {
+                Strategy::Prefetch => Access::Random,
+                _ => Access::Adaptive,
+            };
             let file = LockedFile::builder()
-                .access(Access::Adaptive)
+                .access(access)
                 .map(file)
                 .map_err(|error| error.to_string())?;
             return Ok(Mapping::Locked(file));
@@ -149,13 +157,30 @@ pub fn work(task: &Task) -> Result<Findings, String> {
     let start = mapping.start();
     let mut checksum = 0u64;
     let each = task.strategy == Strategy::EachAccess;
-    for offset in offsets(task.order, size, task.accesses) {
-        if each {
-            mlock::mlock2(start as usize + offset, 1, 0)
-                .map_err(|error| format!("mlock: {error}"))?;
-        }
+    let mut read = |offset: usize| {
         // SAFETY: `offset` is below the size of the file, all of which is mapped.
         checksum = checksum.wrapping_add(u64::from(unsafe { start.add(offset).read_volatile() }));
+    };
+    match &mapping {
+        Mapping::Locked(file) if task.strategy == Strategy::Prefetch => {
+            let mut coming = offsets(task.order, size, task.accesses).peekable();
+            while coming.peek().is_some() {
+                let next: Vec<usize> = coming.by_ref().take(PREFETCH).collect();
+                let parts: Vec<Range<usize>> = next.iter().map(|at| *at..at + 1).collect();
+                file.prefetch(&parts)
+                    .map_err(|error| format!("prefetch: {error}"))?;
+                next.into_iter().for_each(&mut read);
+            }
+        }
+        _ => {
+            for offset in offsets(task.order, size, task.accesses) {
+                if each {
+                    mlock::mlock2(start as usize + offset, 1, 0)
+                        .map_err(|error| format!("mlock: {error}"))?;
+                }
+                read(offset);
+            }
+        }
     }
     let done = Instant::now();
     let major_faults = residency::major_faults() - faults;

@@ -47,18 +47,16 @@ pub fn mlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), Lo
 
 /// After the kernel has locked `range` in `mode` for the process.
 pub(super) fn note_locked(state: &mut State, range: PageRange, mode: Mode) {
-    state
-        .registry
-        .update(range, |holders| holders.with_process(Some(mode)));
+    state.registry.set_process(range, Some(mode));
     if state.registry.has_owners() {
         restore_modes(state, range, mode);
     }
 }
 
 /// The kernel has all of `range` in `mode`; puts back the mode of pages that an owner wants full.
-fn restore_modes(state: &State, range: PageRange, mode: Mode) {
+fn restore_modes(state: &mut State, range: PageRange, mode: Mode) {
     let mut other = Vec::new();
-    state.registry.for_each_in(range, |segment| {
+    state.registry.now().for_each_in(range, |segment| {
         if let Some(wanted) = segment.holders.mode().filter(|wanted| *wanted != mode) {
             other.push((segment.range, wanted));
         }
@@ -82,9 +80,7 @@ pub(super) fn uncharged(range: PageRange) -> u64 {
 fn adopt(state: &mut State, range: PageRange, mode: Mode) {
     for area in smaps::locked(None).unwrap_or_default() {
         let part = area.range().intersection(range);
-        state
-            .registry
-            .update(part, |holders| holders.with_process(Some(mode)));
+        state.registry.set_process(part, Some(mode));
     }
 }
 
@@ -181,7 +177,7 @@ fn release(
     let mut kept = Vec::new();
     let mut weakened = Vec::new();
     let mut go = Vec::new();
-    state.registry.for_each_in(range, |segment| {
+    state.registry.now().for_each_in(range, |segment| {
         let Segment { range, holders } = segment;
         let after = if takes(holders) {
             holders.with_process(None)
@@ -209,7 +205,7 @@ fn release(
     for (part, mode) in weakened {
         kernel::mlock2(part.address(), part.bytes(), mode.kernel())?;
     }
-    state.registry.update(range, |holders| {
+    state.registry.now().update(range, |holders| {
         if takes(holders) {
             holders.with_process(None)
         } else {
@@ -303,9 +299,7 @@ pub fn munlockall() -> Result<(), LockError> {
         kernel::munlockall()
     };
     result.map_err(|errno| LockError::plain(CALL, errno))?;
-    state
-        .registry
-        .update(everything(), |holders| holders.with_process(None));
+    state.registry.set_process(everything(), None);
     state.future = None;
     state.future_ever = false;
     Ok(())
@@ -401,7 +395,7 @@ fn end_future(state: &mut Guard) -> Result<(), Errno> {
     state.future = None;
     for area in &before {
         let mut parts = Vec::new();
-        state.registry.for_each_in(area.range(), |segment| {
+        state.registry.now().for_each_in(area.range(), |segment| {
             parts.push((segment.range, segment.holders.mode()));
         });
         let known: Vec<PageRange> = parts.iter().map(|(range, _)| *range).collect();

@@ -10,7 +10,8 @@ use pagetide_kernel::{PageRange, maps::Maps};
 use rustix::io::Errno;
 
 use super::flags::Mode;
-use super::registry::{Registry, Segment};
+use super::journal::Journal;
+use super::registry::Segment;
 use super::state::{Guard, State, state};
 
 /// What a forked child does with the registry.
@@ -83,7 +84,7 @@ extern "C" fn in_child() {
     match state.policy {
         ForkPolicy::Relock => relock(&mut state),
         ForkPolicy::Drop => {
-            state.registry = Registry::new();
+            state.registry = Journal::new();
             state.future = None;
             state.future_ever = false;
         }
@@ -103,7 +104,7 @@ fn relock(state: &mut State) {
             state.future = None;
         }
     }
-    let segments: Vec<Segment> = state.registry.iter().collect();
+    let segments: Vec<Segment> = state.registry.now().iter().collect();
     for Segment { range, holders } in segments {
         let Some(mode) = holders.mode() else { continue };
         let lock = |part: PageRange| kernel::mlock2(part.address(), part.bytes(), mode.kernel());
@@ -118,7 +119,7 @@ fn relock(state: &mut State) {
         state.registry.forget(range);
         for part in present.into_iter().filter(|part| !part.is_empty()) {
             match lock(part) {
-                Ok(()) => state.registry.update(part, |_| holders),
+                Ok(()) => state.registry.now().update(part, |_| holders),
                 Err(errno) => state.fork_error = Some(errno),
             }
         }

@@ -60,7 +60,7 @@ impl Hold {
         fork::arm();
         let mut state = state();
         let mut known = Vec::new();
-        state.registry.for_each_in(range, |segment| {
+        state.registry.now().for_each_in(range, |segment| {
             known.push((segment.range, segment.holders.mode()));
         });
         let mut parts = Vec::new();
@@ -79,7 +79,10 @@ impl Hold {
             }
             done.push((part, before));
         }
-        state.registry.update(range, |holders| holders.held(mode));
+        state
+            .registry
+            .now()
+            .update(range, |holders| holders.held(mode));
         Ok(Hold { range, mode })
     }
 
@@ -94,6 +97,7 @@ impl Hold {
         let mode = self.mode;
         state
             .registry
+            .now()
             .update(self.range, |holders| holders.released(mode));
         std::mem::forget(self);
     }
@@ -111,7 +115,7 @@ impl Drop for Hold {
         let mut state = state();
         let mode = self.mode;
         let mut after = Vec::new();
-        state.registry.for_each_in(self.range, |segment| {
+        state.registry.now().for_each_in(self.range, |segment| {
             let before = segment.holders.mode();
             let left = segment.holders.released(mode).mode();
             if before != left {
@@ -132,6 +136,7 @@ impl Drop for Hold {
         }
         state
             .registry
+            .now()
             .update(self.range, |holders| holders.released(mode));
     }
 }

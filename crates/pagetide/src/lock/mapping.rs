@@ -163,13 +163,11 @@ pub unsafe fn mremap(
     let from = PageRange::covering(address as usize, old_len);
     let to = PageRange::covering(moved as usize, new_len);
     if old_len == 0 {
-        let like = state.registry.holders(from.start).mode();
+        let like = state.registry.now().holders(from.start).mode();
         state.registry.forget(to);
-        state
-            .registry
-            .update(to, |holders| holders.with_process(like));
+        state.registry.set_process(to, like);
     } else {
-        state.registry.relocate(from, to);
+        state.registry.now().relocate(from, to);
     }
     Ok(moved)
 }

@@ -29,6 +29,7 @@ mod file;
 mod flags;
 mod fork;
 mod hold;
+mod journal;
 mod keeper;
 mod mapping;
 mod registry;

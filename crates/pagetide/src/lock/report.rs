@@ -37,7 +37,7 @@ pub fn ranges() -> Result<Vec<LockedRange>, LockError> {
     let pagemap = Pagemap::open();
     let mut all = Vec::new();
     let mut result = Ok(());
-    state.registry.for_each_in(everything(), |segment| {
+    state.registry.now().for_each_in(everything(), |segment| {
         match describe(&pagemap, segment, &areas) {
             Ok(range) => all.extend(range),
             Err(errno) => result = Err(failed(errno)),

@@ -252,6 +252,7 @@ impl Pages {
         // Locked again by the fork handler, or not: then it is not to hold a secret.
         if !super::state::state()
             .registry
+            .now()
             .holders(self.range().start)
             .owned()
         {

@@ -11,12 +11,12 @@ use rustix::io::Errno;
 
 use super::flags::Mode;
 use super::fork::ForkPolicy;
-use super::registry::Registry;
+use super::journal::Journal;
 
 /// What is known of this process's locks.
 #[derive(Debug)]
 pub(super) struct State {
-    pub registry: Registry,
+    pub registry: Journal,
     /// What is mapped later is locked by the kernel, in this mode.
     pub future: Option<Mode>,
     /// Future locking has been on at some time: locked memory that the registry does not know may be the process's.
@@ -36,7 +36,7 @@ unsafe impl Sync for Shared {}
 static SHARED: Shared = Shared {
     lock: Lock::new(),
     state: UnsafeCell::new(State {
-        registry: Registry::new(),
+        registry: Journal::new(),
         future: None,
         future_ever: false,
         policy: ForkPolicy::Relock,
@@ -79,7 +79,7 @@ impl State {
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         let tells = smaps::tells_mode();
         let mut stale = Vec::new();
-        self.registry.for_each_in(everything(), |segment| {
+        self.registry.now().for_each_in(everything(), |segment| {
             each_gap(segment.range, areas.iter().map(Area::range), |gap| {
                 stale.push(gap)
             });
@@ -87,6 +87,7 @@ impl State {
         for gap in stale {
             // Owners unmap what they hold themselves; where one's memory is not locked, the kernel never locks it (hugetlb, say).
             self.registry
+                .now()
                 .update(gap, |holders| holders.with_process(None));
         }
         for area in &areas {
@@ -99,6 +100,7 @@ impl State {
             let adopted = actual.or(self.future);
             let ever = self.future_ever;
             self.registry
+                .now()
                 .update(area.range(), |holders| match (holders.process, actual) {
                     (Some(known), Some(actual)) if !holders.owned() && known != actual => {
                         holders.with_process(if ever { Some(actual) } else { None })
