@@ -89,6 +89,35 @@ fn incremental_snapshots_hold_only_what_changed_and_restore_directly() {
 }
 
 #[test]
+fn a_snapshot_never_replaces_one_that_it_builds_on() {
+    let (plain, directory) = (Plain::new(100), tempfile::tempdir().unwrap());
+    let Some(snapshotter) = snapshotter(&plain, Delivery::Thread, true) else {
+        return;
+    };
+    let take = |name: &str, plan: Plan| {
+        let snapshot = snapshotter.snapshot(&directory.path().join(name), plan, no_hold)?;
+        snapshot.wait()
+    };
+    plain.bytes_mut().fill(1);
+    let first = take("first", Plan::full()).unwrap();
+    plain.bytes_mut()[..PAGE].fill(2);
+    let second = take("second", Plan::since(first.id)).unwrap();
+    plain.bytes_mut()[..PAGE].fill(3);
+    for name in ["first", "second"] {
+        let result = take(name, Plan::since(second.id));
+        assert!(
+            matches!(&result, Err(SnapshotError::SameName(taken)) if taken == name),
+            "{result:?}"
+        );
+    }
+    take("third", Plan::since(second.id)).unwrap();
+    assert!(restored(&directory.path().join("third"), 100).bytes() == plain.bytes());
+    // One that needs none of them may take a name again.
+    take("first", Plan::full()).unwrap();
+    assert!(restored(&directory.path().join("first"), 100).bytes() == plain.bytes());
+}
+
+#[test]
 fn one_at_a_time_and_a_hold_that_does_not_arm_is_an_error() {
     let (plain, directory) = (Plain::new(3000), tempfile::tempdir().unwrap());
     let Some(snapshotter) = snapshotter(&plain, Delivery::Thread, false) else {

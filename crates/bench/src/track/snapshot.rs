@@ -16,8 +16,10 @@ use crate::machine::Machine;
 
 /// Writers run so long before a snapshot.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Least time a write counts after the snapshot began.
+/// They may take so long to make up for what held them, before a snapshot and after it.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// And have so long, at least, for what was due before its end.
+const LAST_WRITES: Duration = Duration::from_millis(50);
 
 /// Against whom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -172,6 +174,7 @@ fn measure(plan: &Plan, way: Way, run: usize, memory: &Plain) -> Result<(Row, Fi
         start: Instant::now(),
         from_ns: AtomicU64::new(u64::MAX),
         until_ns: AtomicU64::new(u64::MAX),
+        behind_ns: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
         stop: AtomicBool::new(false),
     };
     let mut all: Vec<Findings> = (0..plan.threads).map(|_| Findings::new()).collect();
@@ -203,6 +206,7 @@ fn measure(plan: &Plan, way: Way, run: usize, memory: &Plain) -> Result<(Row, Fi
                 snapshot_plan = SnapshotPlan::since(base.id);
             }
             std::thread::sleep(WARM_UP);
+            writing.catch_up(PATIENCE);
             let _ = std::fs::write("/proc/self/clear_refs", "5");
             let before = peak_bytes();
             origin = writing.start.elapsed();
@@ -231,8 +235,9 @@ fn measure(plan: &Plan, way: Way, run: usize, memory: &Plain) -> Result<(Row, Fi
         writing
             .until_ns
             .store(writing.start.elapsed().as_nanos() as u64, SeqCst);
-        // What was due before the end is done by now, or late by more than anyone should be.
-        std::thread::sleep(Duration::from_millis(50).min(PATIENCE));
+        // What was due before is to be counted, however late.
+        std::thread::sleep(LAST_WRITES);
+        writing.catch_up(PATIENCE);
         writing.stop.store(true, SeqCst);
         taken
     });

@@ -1,5 +1,5 @@
 //! Threads that write at a fixed rate, and how late each write was: from the time it was due, so that a stall counts in full.
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -23,8 +23,24 @@ pub struct Writing<'a> {
     pub from_ns: AtomicU64,
     #[allow(missing_docs)]
     pub until_ns: AtomicU64,
+    /// How late the last write of each thread was, in nanoseconds.
+    pub behind_ns: Vec<AtomicU64>,
     /// Ends the writers.
     pub stop: AtomicBool,
+}
+
+/// A writer less late than this has caught up.
+const CAUGHT_UP_NS: u64 = 1_000_000;
+
+impl Writing<'_> {
+    /// Waits until no writer is behind any more, at most `patience`.
+    pub fn catch_up(&self, patience: Duration) {
+        let late = |behind: &AtomicU64| behind.load(Relaxed) > CAUGHT_UP_NS;
+        let since = Instant::now();
+        while self.behind_ns.iter().any(late) && since.elapsed() < patience {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 /// What one writer found.
@@ -88,6 +104,7 @@ pub fn write(writing: &Writing<'_>, number: usize, threads: usize, findings: &mu
         writing.memory.write(page, due);
         let done = now_ns();
         let late = done - due;
+        writing.behind_ns[number].store(late, Relaxed);
         if let Some(worst) = findings
             .worst
             .get_mut((due / SLOT.as_nanos() as u64) as usize)

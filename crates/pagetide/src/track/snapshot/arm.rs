@@ -12,10 +12,21 @@ use crate::track::threads;
 
 /// Pages protected by one system call, at most: 32 MiB, so that the helpers share the work evenly.
 const CHUNK_PAGES: usize = 8192;
-/// More open pages than a part in so many are protected with the rest of the memory, by large ranges; fewer one by one.
-const MOST_OPEN: usize = 16;
+/// More open pages than a part in so many are protected with the rest of the memory, by large ranges; fewer one by one. A single page costs as much as
+/// twenty of a range while the writers are held, and as much as some hundred while they run: each call then interrupts their processors.
+const MOST_OPEN_HELD: usize = 16;
+const MOST_OPEN_RUNNING: usize = 256;
 /// More helpers than this do not make the kernel faster.
 const HELPERS_MAX: usize = 3;
+
+/// What the writers do while memory is armed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Writers {
+    /// They hold still.
+    Held,
+    /// They go on.
+    Running,
+}
 
 /// Threads that help to arm.
 pub(crate) struct Armer {
@@ -82,8 +93,8 @@ impl Armer {
     }
 
     /// Closes every open page; after an error everything counts as open. Allocates nothing: other threads may be parked. One at a time.
-    pub fn close_all(&self) -> Result<(), Errno> {
-        self.try_close_all().inspect_err(|_| {
+    pub fn close_all(&self, writers: Writers) -> Result<(), Errno> {
+        self.try_close_all(writers).inspect_err(|_| {
             let shared = &self.work.shared;
             // A region's page that counts as open is opened without our being told.
             shared
@@ -93,9 +104,13 @@ impl Armer {
         })
     }
 
-    fn try_close_all(&self) -> Result<(), Errno> {
+    fn try_close_all(&self, writers: Writers) -> Result<(), Errno> {
         let guard = &self.work.shared.guard;
-        if guard.open_pages() * MOST_OPEN < guard.spans.pages() {
+        let part = match writers {
+            Writers::Held => MOST_OPEN_HELD,
+            Writers::Running => MOST_OPEN_RUNNING,
+        };
+        if guard.open_pages() * part < guard.spans.pages() {
             return guard.closing(|| guard.close_open(|_, _| {}));
         }
         guard.clear_marks()?;
@@ -103,7 +118,8 @@ impl Armer {
         work.errno.store(0, SeqCst);
         work.done.store(0, SeqCst);
         work.next.store(0, SeqCst);
-        if !self.helpers.is_empty() {
+        // Where the writers run, helpers would take their processors from them.
+        if writers == Writers::Held && !self.helpers.is_empty() {
             work.start.ring();
         }
         work.protect_chunks();

@@ -39,7 +39,7 @@ pub use worker::{Report, Snapshot};
 use super::faults::{Delivery, FaultSource, open_for_writes, register, unwatch, watch};
 use super::guard::{Guard, Protector};
 use super::memory::{Memory, Spans, TrackError, system};
-use arm::Armer;
+use arm::{Armer, Writers};
 use copy_aside::Shared;
 use format::{RegionEntry, SnapshotId};
 use pool::Pool;
@@ -78,6 +78,11 @@ pub enum SnapshotError {
         bases = worker::BASES_MAX
     )]
     Base(SnapshotId),
+    /// The name is taken, in the chain.
+    #[error(
+        "a snapshot that this one would build on is called '{0}' as well; every file of a chain needs a name of its own"
+    )]
+    SameName(String),
     /// Cancelled.
     #[error("the snapshot was cancelled")]
     Cancelled,
@@ -241,7 +246,7 @@ impl Snapshotter {
         Snapshotter::builder().memory(memory).build().map(drop)
     }
 
-    /// Takes a snapshot into the file `path`, which appears when it is complete. Returns when the pause is over.
+    /// Takes a snapshot into the file `path`, which appears when it is complete; a file that was there is replaced then. Returns when the pause is over.
     pub fn snapshot(
         &self,
         path: &Path,
@@ -265,12 +270,18 @@ impl Snapshotter {
             .as_ref()
             .expect("runs until the snapshotter is dropped");
         let claim = worker.claim().ok_or(SnapshotError::Busy)?;
+        let name = name
+            .file_name()
+            .map_or(String::new(), |name| name.to_string_lossy().into_owned());
         let (base, parent) = match plan.base {
             None => (0, None),
             Some(id) => {
                 let base = worker.base(id).filter(|_| self.incremental);
-                let (epoch, name) = base.ok_or(SnapshotError::Base(id))?;
-                (epoch, Some(Parent { id, name }))
+                let (epoch, parent) = base.ok_or(SnapshotError::Base(id))?;
+                if worker.chain_has(epoch, &name) {
+                    return Err(SnapshotError::SameName(name));
+                }
+                (epoch, Some(Parent { id, name: parent }))
             }
         };
         if self.shared.phase().epoch >= pages::EPOCH_MAX {
@@ -306,7 +317,7 @@ impl Snapshotter {
             if epoch.is_none() {
                 begun = Some(Begun(self));
                 epoch = Some(self.shared.begin(base));
-                result = armer.close_all();
+                result = armer.close_all(Writers::Held);
             }
             armed_ns = now_ns() - start_ns;
         });
@@ -328,9 +339,6 @@ impl Snapshotter {
             waits,
             ..Report::default()
         };
-        let name = name
-            .file_name()
-            .map_or(String::new(), |name| name.to_string_lossy().into_owned());
         Ok(worker.submit(
             claim,
             Job {
@@ -359,11 +367,11 @@ impl Snapshotter {
         let mut open = usize::MAX;
         for _ in 0..ROUNDS_MAX {
             armer
-                .close_all()
+                .close_all(Writers::Running)
                 .map_err(system("write-protecting memory"))?;
             let now = self.shared.guard.open_pages();
-            // Few, or no longer fewer: what is written in the time of a round is what remains.
-            if now <= FEW_OPEN_PAGES || now >= open {
+            // Few, or hardly fewer: what is written in the time of a round is what remains, and a page is protected more cheaply when nobody writes.
+            if now <= FEW_OPEN_PAGES || now > open / 2 {
                 return Ok(now);
             }
             open = now;

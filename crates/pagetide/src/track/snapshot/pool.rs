@@ -22,7 +22,8 @@ pub(crate) struct Pool {
     filled: Box<[AtomicU64]>,
     /// The page each filled slot holds.
     pages: Box<[AtomicU64]>,
-    /// Where the next search for a free slot begins.
+    /// Where the next search for a free slot begins: words before it were full when they were last looked at. The first slots are used again and again,
+    /// so that memory which was never touched, and costs a fault of its own, is needed only by those who need more at a time.
     hint: AtomicUsize,
     used: AtomicUsize,
     used_max: AtomicUsize,
@@ -155,6 +156,7 @@ impl Pool {
     pub fn give_back(&self, slot: SlotIndex) {
         self.used.fetch_sub(1, SeqCst);
         self.taken[slot.0 / 64].fetch_and(!(1 << (slot.0 % 64)), SeqCst);
+        self.hint.fetch_min(slot.0 / 64, SeqCst);
         if self.waiting.load(SeqCst) > 0 {
             self.free.ring();
         }

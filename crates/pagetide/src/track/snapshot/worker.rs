@@ -85,8 +85,16 @@ struct Outcome {
     progress: Progress,
 }
 
-/// Snapshots that later ones can build on, by epoch: ID and file name.
-type Complete = Mutex<BTreeMap<u32, (SnapshotId, String)>>;
+/// A snapshot that later ones can build on.
+struct Base {
+    id: SnapshotId,
+    name: String,
+    /// The epoch it builds on itself; 0: none.
+    base: u32,
+}
+
+/// Snapshots that later ones can build on, by epoch.
+type Complete = Mutex<BTreeMap<u32, Base>>;
 /// The last so many of them are known.
 pub(crate) const BASES_MAX: usize = 1024;
 
@@ -138,8 +146,15 @@ impl Worker {
     /// Epoch and file name of a complete snapshot.
     pub fn base(&self, id: SnapshotId) -> Option<(u32, String)> {
         let complete = lock(&self.complete);
-        let found = complete.iter().find(|(_, (known, _))| *known == id);
-        found.map(|(epoch, (_, name))| (*epoch, name.clone()))
+        let found = complete.iter().find(|(_, base)| base.id == id);
+        found.map(|(epoch, base)| (*epoch, base.name.clone()))
+    }
+
+    /// Whether `name` is that of the snapshot of epoch `from`, or of one that it builds on.
+    pub fn chain_has(&self, from: u32, name: &str) -> bool {
+        let complete = lock(&self.complete);
+        let chain = std::iter::successors(complete.get(&from), |base| complete.get(&base.base));
+        chain.into_iter().any(|base| base.name == name)
     }
 
     pub fn submit(&self, claim: Claim, job: Job) -> Snapshot {
@@ -181,6 +196,7 @@ fn serve(
 ) {
     while let Ok((claim, job, outcome)) = queue.recv() {
         let (epoch, name, report, started_ns) = (job.epoch, job.name, job.report, job.started_ns);
+        let base = job.phase.base;
         let sweep = Sweep::new(
             shared,
             job.phase,
@@ -198,7 +214,8 @@ fn serve(
         let result = match result {
             Ok(written) => {
                 let mut complete = lock(complete);
-                complete.insert(epoch, (report.id, name));
+                let (id, base) = (report.id, base.unwrap_or(0));
+                complete.insert(epoch, Base { id, name, base });
                 if complete.len() > BASES_MAX {
                     complete.pop_first();
                 }

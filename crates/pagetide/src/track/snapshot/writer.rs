@@ -1,6 +1,7 @@
 //! Writing a snapshot file: blocks as they come, the directory and the trailer at the end.
 use std::io;
 
+use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use pagetide_kernel::PAGE_SIZE;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,6 +38,9 @@ pub struct Writer {
     directory: Directory,
     offset: u64,
     packed: Vec<u8>,
+    /// LZ4's, used again for each block.
+    table: CompressTable,
+    /// The pages of a block that are not zeros, where some are.
     gathered: Vec<u8>,
     written: Written,
 }
@@ -70,7 +74,8 @@ impl Writer {
                 ..Directory::default()
             },
             offset: HEADER_BYTES as u64,
-            packed: vec![0; lz4_flex::block::get_maximum_output_size(BLOCK_LEN_MAX)],
+            packed: vec![0; get_maximum_output_size(BLOCK_LEN_MAX)],
+            table: CompressTable::large(),
             gathered: Vec::with_capacity(BLOCK_LEN_MAX),
             written: Written::default(),
         })
@@ -80,17 +85,24 @@ impl Writer {
     /// snapshot. Pages of zeros take no room.
     pub fn put(&mut self, region: u32, pages: &[u64], bytes: &[u8]) -> io::Result<()> {
         assert!(pages.len() <= BLOCK_PAGES_MAX && bytes.len() == pages.len() * PAGE_SIZE);
-        let is_zero = |index: usize| is_zero(&bytes[index * PAGE_SIZE..][..PAGE_SIZE]);
+        let page_bytes = |index: usize| &bytes[index * PAGE_SIZE..][..PAGE_SIZE];
         let number = self.directory.blocks.len() as u32;
         self.gathered.clear();
+        let mut kept = 0;
         for (index, page) in pages.iter().enumerate() {
-            if is_zero(index) {
+            if is_zero(page_bytes(index)) {
+                if kept == index {
+                    // The first one: those before it are all kept.
+                    self.gathered.extend_from_slice(&bytes[..index * PAGE_SIZE]);
+                }
                 self.put_zeros(region, *page, 1);
                 continue;
             }
-            let place = (self.gathered.len() / PAGE_SIZE) as u32;
-            self.gathered
-                .extend_from_slice(&bytes[index * PAGE_SIZE..][..PAGE_SIZE]);
+            let place = kept as u32;
+            if kept < index {
+                self.gathered.extend_from_slice(page_bytes(index));
+            }
+            kept += 1;
             self.written.pages += 1;
             self.add_run(Run {
                 region,
@@ -100,10 +112,16 @@ impl Writer {
                 first_in_block: place,
             });
         }
-        if self.gathered.is_empty() {
-            return Ok(());
+        match kept {
+            0 => Ok(()),
+            kept if kept == pages.len() => self.put_block(bytes),
+            _ => {
+                let gathered = std::mem::take(&mut self.gathered);
+                let result = self.put_block(&gathered);
+                self.gathered = gathered;
+                result
+            }
         }
-        self.put_block()
     }
 
     /// Adds pages of zeros. A full snapshot does not name them.
@@ -142,14 +160,14 @@ impl Writer {
         self.directory.runs.push(run);
     }
 
-    fn put_block(&mut self) -> io::Result<()> {
-        let len = self.gathered.len();
-        let packed = lz4_flex::block::compress_into(&self.gathered, &mut self.packed)
+    fn put_block(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let len = bytes.len();
+        let packed = compress_into_with_table(bytes, &mut self.packed, &mut self.table)
             .ok()
             .filter(|packed| *packed < len);
         let (codec, stored) = match packed {
             Some(packed) => (Codec::Lz4, &self.packed[..packed]),
-            None => (Codec::Raw, &self.gathered[..]),
+            None => (Codec::Raw, bytes),
         };
         self.sink.append(stored)?;
         self.directory.blocks.push(Block {
