@@ -98,6 +98,11 @@ pub fn preload_list(agent: &Path, before: Option<OsString>) -> OsString {
 mod tests {
     use super::*;
 
+    /// A library of this machine's kind, if not the agent.
+    fn put_library(path: &Path) {
+        std::fs::copy("/bin/true", path).unwrap();
+    }
+
     #[test]
     fn the_agent_is_found_beside_the_executable_and_under_its_prefix() {
         let dir = tempfile::tempdir().unwrap();
@@ -109,16 +114,19 @@ mod tests {
         assert_eq!(failure.exit, Exit::CannotPage);
         assert!(failure.message.contains("make install"), "{failure}");
         let installed = root.join("lib/pagetide").join(FILE_NAME);
-        std::fs::write(&installed, "").unwrap();
+        put_library(&installed);
         assert_eq!(find_from(None, &root.join("bin")).unwrap(), installed);
         let beside = root.join("bin").join(FILE_NAME);
-        std::fs::write(&beside, "").unwrap();
+        put_library(&beside);
         assert_eq!(find_from(None, &root.join("bin")).unwrap(), beside);
         assert_eq!(
             find_from(Some(installed.clone().into()), &root.join("bin")).unwrap(),
             installed
         );
         assert!(find_from(Some("/no/such/agent.so".into()), &root.join("bin")).is_err());
+        std::fs::write(&beside, "not a library").unwrap();
+        let failure = find_from(None, &root.join("bin")).unwrap_err();
+        assert!(failure.message.contains("not a shared library"), "{failure}");
     }
 
     #[test]
@@ -126,7 +134,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let odd = dir.path().join("a:b");
         std::fs::create_dir(&odd).unwrap();
-        std::fs::write(odd.join(FILE_NAME), "").unwrap();
+        put_library(&odd.join(FILE_NAME));
         assert!(
             find_from(None, &odd)
                 .unwrap_err()

@@ -3,6 +3,9 @@ use std::time::{Duration, Instant};
 
 use pagetide_kernel::park::{self, ParkError};
 
+/// The least time for one try to park all threads.
+const LEAST: Duration = Duration::from_millis(1);
+
 /// Holds every writer still, calls `arm`, and lets them go: this is the whole pause of a snapshot.
 ///
 /// While `arm` runs, no thread may be in the middle of a write to the memory, and none may begin one. Any closure that takes the locks the
@@ -38,10 +41,15 @@ impl Default for ParkThreads {
 impl Hold for ParkThreads {
     fn hold(self, arm: &mut dyn FnMut()) -> Result<(), ParkError> {
         let deadline = Instant::now() + self.patience;
+        let mut at_once = (self.patience / 64).max(LEAST);
         let parked = loop {
             // Not all of it at once: a thread may be kept from stopping by what one that has stopped holds, the allocator's lock for example.
-            match park::park_others((self.patience / 4).max(Duration::from_millis(1))) {
-                Err(ParkError::Stubborn { .. }) if Instant::now() < deadline => {}
+            // That one goes on for a while, then, and the next time it is likely to be elsewhere.
+            match park::park_others(at_once) {
+                Err(ParkError::Stubborn { .. }) if Instant::now() < deadline => {
+                    std::thread::sleep(at_once / 2);
+                    at_once = (at_once * 2).min((self.patience / 4).max(LEAST));
+                }
                 result => break result?,
             }
         };
