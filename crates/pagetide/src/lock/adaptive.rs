@@ -2,17 +2,18 @@
 //!
 //! A mapping starts with read-around off, so that a sparse access reads one page. That is the wrong choice as soon as the program touches a good part of the
 //! file, since a page read by itself costs some fifteen times what it costs in a stream. When to change is the ski-rental problem: renting (single reads) until
-//! a fixed share of the price of buying (streaming the chunk) has been paid bounds the loss either way. The share here is a tenth and less in groups, the less
-//! the larger they are, because random access is counted better there; and a half in single chunks, where a few neighbours should not cost 2 MiB.
+//! a fixed share of the price of buying (streaming the chunk) has been paid bounds the loss either way. The share here is about a tenth in groups,
+//! where random access is counted well, and a half in single chunks, where a few neighbours should not cost 2 MiB.
 use std::ops::Range;
 
 /// Pages in a chunk, which is read as a whole: 2 MiB.
 pub const CHUNK_PAGES: usize = 512;
+/// Chunks in a group: 64 MiB, which gives a count of random touches that noise does not decide.
+const GROUP_CHUNKS: usize = 32;
 /// A chunk with so many touched pages is read.
 const CHUNK_TOUCHED: u32 = 24;
-/// Chunks in a group, and the share (1/N) of its pages that, touched all over it, has it read: 64 MiB, and 512 MiB. Random touches are counted in both well
-/// enough that chance does not decide: the share is above the mean of sparse access by several standard deviations.
-const GROUPS: [(usize, u32); 2] = [(32, 110), (256, 150)];
+/// A group in which this share (1/N) of the pages is touched, spread over most of its chunks, is read.
+const GROUP_SHARE: u32 = 110;
 /// Pages touched in a row that make a stream.
 const STREAM_RUN: u32 = 8;
 /// How far ahead of a stream is read at first and at most, in chunks.
@@ -125,21 +126,16 @@ impl Adaptive {
                 self.ask(index, &mut wanted);
             }
         }
-        let mut smaller = 0;
-        for (size, share) in GROUPS {
-            for first in (0..self.chunks.len()).step_by(size) {
-                let group = first..(first + size).min(self.chunks.len());
-                // What a smaller group covers is counted by its rule.
-                if group.len() > smaller && self.is_dense(group.clone(), share) {
-                    group.for_each(|index| self.ask(index, &mut wanted));
-                }
+        for first in (0..self.chunks.len()).step_by(GROUP_CHUNKS) {
+            let group = first..(first + GROUP_CHUNKS).min(self.chunks.len());
+            if self.is_dense(group.clone()) {
+                group.for_each(|index| self.ask(index, &mut wanted));
             }
-            smaller = size;
         }
         wanted
     }
 
-    fn is_dense(&self, group: Range<usize>, share: u32) -> bool {
+    fn is_dense(&self, group: Range<usize>) -> bool {
         let chunks = &self.chunks[group];
         let touched: u32 = chunks.iter().map(|chunk| chunk.touched).sum();
         let spread = chunks
@@ -147,7 +143,7 @@ impl Adaptive {
             .filter(|chunk| chunk.touched > 0 || chunk.asked)
             .count();
         spread * 4 >= chunks.len() * 3
-            && u64::from(touched) * u64::from(share) >= (chunks.len() * CHUNK_PAGES) as u64
+            && touched * GROUP_SHARE >= (chunks.len() * CHUNK_PAGES) as u32
     }
 
     fn follow_streams(&mut self, wanted: &mut Vec<usize>) {
@@ -230,16 +226,6 @@ mod tests {
         let asked = look(&mut adaptive, &random(12_000, FILE));
         assert_eq!(asked.len(), FILE / CHUNK_PAGES);
         assert!(adaptive.is_done());
-    }
-
-    #[test]
-    fn a_large_file_is_found_dense_sooner_than_a_small_one() {
-        let mut large = Adaptive::new(FILE);
-        let asked = look(&mut large, &random(FILE / 130, FILE));
-        assert_eq!(asked.len(), FILE / CHUNK_PAGES);
-        let group = GROUPS[0].0 * CHUNK_PAGES;
-        let mut small = Adaptive::new(group);
-        assert_eq!(look(&mut small, &random(group / 130, group)), []);
     }
 
     #[test]

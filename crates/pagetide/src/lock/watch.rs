@@ -20,10 +20,9 @@ const TICK_MAX: Duration = Duration::from_millis(32);
 const FAULTS_MIN: u64 = 8;
 /// Looking takes at most this share (1/N) of the time.
 const LOOK_SHARE: u32 = 25;
-/// A page that the program waits for queues behind what is being read for the watcher: so much of the device's time is queued, whatever that is in bytes.
-const QUEUED: Duration = Duration::from_millis(10);
-/// Chunks queued at most. A device that is faster than that gains nothing from more.
-const QUEUED_CHUNKS_MAX: usize = 8;
+/// Read at once, and queued ahead of it. More would be faster by itself; but a page that the program waits for queues behind it.
+const BLOCK_BYTES: usize = 512 << 10;
+const BLOCKS_IN_FLIGHT: usize = 2;
 
 /// What the watcher has done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,9 +79,8 @@ pub(super) struct Watch {
     pagemap: Pagemap,
     /// Chunks to read.
     queue: VecDeque<usize>,
-    /// Last bytes, as offsets in the file, of chunks that are being read.
+    /// Last bytes, as offsets in the file, of blocks that are being read.
     in_flight: VecDeque<u64>,
-    pace: Pace,
     faults: u64,
     /// No look before this.
     next_look: Instant,
@@ -101,7 +99,6 @@ impl Watch {
             pagemap: Pagemap::open(),
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
-            pace: Pace::new(),
             faults: major_faults(),
             next_look: Instant::now(),
         }
@@ -119,7 +116,6 @@ impl Watch {
                 self.look_if_due();
                 continue;
             }
-            self.pace.pause();
             let seen = self.shared.bell.look();
             if self.shared.stopped() {
                 return;
@@ -182,93 +178,36 @@ impl Watch {
         }
     }
 
-    /// Reads a chunk into the page cache, with as many others in flight as the device keeps up with.
+    /// Reads a chunk into the page cache, block by block, so that a page the program waits for has little before it in the device's queue.
     fn read(&mut self, chunk: usize) {
-        let pages = self.pages(chunk * CHUNK_PAGES, (chunk + 1) * CHUNK_PAGES);
-        if pages.is_empty() || mlock::hint(pages, Hint::WillNeed).is_err() {
-            return;
-        }
-        self.shared
-            .read_bytes
-            .fetch_add(pages.bytes() as u64, Ordering::Relaxed);
-        let last = (pages.end.0 - self.range.start.0) * PAGE_SIZE as u64 - 1;
-        self.in_flight
-            .push_back(self.offset + last.min(self.len - 1));
-        while self.in_flight.len() > self.pace.chunks() {
-            let Some(oldest) = self.in_flight.pop_front() else {
+        const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_SIZE;
+        let start = chunk * CHUNK_PAGES;
+        for first in (start..start + CHUNK_PAGES).step_by(BLOCK_PAGES) {
+            let block = self.pages(first, first + BLOCK_PAGES);
+            if block.is_empty() || self.shared.stopped() {
                 return;
-            };
-            // Its last page comes last. Nothing is read that was not asked for.
-            let _ = rustix::io::pread(&self.file, &mut [0u8; 1], oldest);
-            self.pace.came_in(Instant::now());
+            }
+            if mlock::hint(block, Hint::WillNeed).is_err() {
+                return;
+            }
+            self.shared
+                .read_bytes
+                .fetch_add(block.bytes() as u64, Ordering::Relaxed);
+            let last = (block.end.0 - self.range.start.0) * PAGE_SIZE as u64 - 1;
+            self.in_flight
+                .push_back(self.offset + last.min(self.len - 1));
+            if self.in_flight.len() >= BLOCKS_IN_FLIGHT
+                && let Some(oldest) = self.in_flight.pop_front()
+            {
+                // Its last page comes last. Nothing is read that was not asked for.
+                let _ = rustix::io::pread(&self.file, &mut [0u8; 1], oldest);
+            }
         }
         sched_yield();
-    }
-}
-
-/// How many chunks may be queued, by how fast they come in.
-#[derive(Debug)]
-struct Pace {
-    /// Between chunks, a moving average; none before two have come in.
-    each: Option<Duration>,
-    last: Option<Instant>,
-}
-
-impl Pace {
-    fn new() -> Pace {
-        Pace {
-            each: None,
-            last: None,
-        }
-    }
-
-    fn came_in(&mut self, now: Instant) {
-        if let Some(last) = self.last.replace(now) {
-            let took = now.saturating_duration_since(last);
-            self.each = Some(self.each.map_or(took, |each| (each * 7 + took) / 8));
-        }
-    }
-
-    /// Nothing is wanted for now: the time until there is says nothing of the device.
-    fn pause(&mut self) {
-        self.last = None;
-    }
-
-    fn chunks(&self) -> usize {
-        let Some(each) = self.each else { return 1 };
-        let fit = QUEUED.as_nanos() / each.as_nanos().max(1);
-        fit.clamp(1, QUEUED_CHUNKS_MAX as u128) as usize
     }
 }
 
 /// Major faults of this process so far: reads that some thread waited for.
 fn major_faults() -> u64 {
     pagetide_kernel::residency::major_faults()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_fast_device_has_more_queued_than_a_slow_one() {
-        let queued = |each: Duration| {
-            let (mut pace, mut now) = (Pace::new(), Instant::now());
-            assert_eq!(pace.chunks(), 1, "nothing is known yet");
-            for _ in 0..64 {
-                pace.came_in(now);
-                now += each;
-            }
-            pace.chunks()
-        };
-        assert_eq!(queued(Duration::from_micros(100)), QUEUED_CHUNKS_MAX);
-        assert_eq!(queued(Duration::from_micros(1500)), 6);
-        assert_eq!(queued(Duration::from_millis(20)), 1);
-        let (mut pace, now) = (Pace::new(), Instant::now());
-        pace.came_in(now);
-        pace.pause();
-        pace.came_in(now + 100 * QUEUED);
-        pace.came_in(now + 100 * QUEUED + QUEUED / 4);
-        assert_eq!(pace.chunks(), 4);
-    }
 }
