@@ -126,7 +126,10 @@ mod tests {
         assert!(find_from(Some("/no/such/agent.so".into()), &root.join("bin")).is_err());
         std::fs::write(&beside, "not a library").unwrap();
         let failure = find_from(None, &root.join("bin")).unwrap_err();
-        assert!(failure.message.contains("not a shared library"), "{failure}");
+        assert!(
+            failure.message.contains("not a shared library"),
+            "{failure}"
+        );
     }
 
     #[test]

@@ -18,6 +18,10 @@ use std::sync::{Arc, Mutex};
 
 /// What is said instead of a value; the connection is closed after it.
 type Instead = Arc<Mutex<Option<Vec<u8>>>>;
+/// What was put, by key.
+type Kept = Mutex<HashMap<Vec<u8>, Vec<u8>>>;
+/// Serves one client.
+type Talk = fn(TcpStream, &Kept, &Instead);
 
 /// A server of the smallest possible kind that keeps what it is given, and answers a read with what the test wants.
 struct Fake {
@@ -26,14 +30,11 @@ struct Fake {
 }
 
 impl Fake {
-    fn start(talk: fn(TcpStream, &Mutex<HashMap<Vec<u8>, Vec<u8>>>, &Instead)) -> Fake {
+    fn start(talk: Talk) -> Fake {
         Fake::on(TcpListener::bind("127.0.0.1:0").unwrap(), talk)
     }
 
-    fn on(
-        listener: TcpListener,
-        talk: fn(TcpStream, &Mutex<HashMap<Vec<u8>, Vec<u8>>>, &Instead),
-    ) -> Fake {
+    fn on(listener: TcpListener, talk: Talk) -> Fake {
         let address = listener.local_addr().unwrap();
         let instead = Instead::default();
         let said = Arc::clone(&instead);
@@ -69,7 +70,7 @@ fn block(from: &mut impl Read, len: usize) -> Option<Vec<u8>> {
 
 const INFO: &str = "redis_mode:standalone\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n";
 
-fn valkey(client: TcpStream, kept: &Mutex<HashMap<Vec<u8>, Vec<u8>>>, instead: &Instead) {
+fn valkey(client: TcpStream, kept: &Kept, instead: &Instead) {
     let mut to = client.try_clone().unwrap();
     let mut from = BufReader::new(client);
     let mut request = || -> Option<Vec<Vec<u8>>> {
@@ -116,7 +117,7 @@ fn valkey(client: TcpStream, kept: &Mutex<HashMap<Vec<u8>, Vec<u8>>>, instead: &
     }
 }
 
-fn memcached(client: TcpStream, kept: &Mutex<HashMap<Vec<u8>, Vec<u8>>>, instead: &Instead) {
+fn memcached(client: TcpStream, kept: &Kept, instead: &Instead) {
     let mut to = client.try_clone().unwrap();
     let mut from = BufReader::new(client);
     while let Some(request) = line(&mut from) {

@@ -63,7 +63,7 @@ impl Keeper {
     }
 
     /// Locks what has come into the page cache since the last step. Cheap when nothing has (Linux 6.5; before, and for files that the caller neither owns nor may
-    /// write, every page is asked for, at most once a second). Returns whether it looked.
+    /// write, every page is asked for, at most once a second, which makes the kernel read ahead of the pages asked for). Returns whether it looked.
     ///
     /// # Errors
     /// Where the file cannot be read any more.

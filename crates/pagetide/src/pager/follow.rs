@@ -150,7 +150,7 @@ mod tests {
             place.note_moves(640_000, 10);
             faults.note();
             place.choose(&faults);
-            let (cpu, _) = place.bound.clone().expect("moving is dear");
+            let (cpu, _) = place.bound.expect("moving is dear");
             assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
             assert!(faults.evictor_is_here());
             // What it costs here says nothing of what it costs elsewhere.

@@ -26,6 +26,11 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    /// Whether every answer has been read to its end, so that what comes next is the answer to the next request.
+    fn is_quiet(&self) -> bool {
+        self.start == self.end && self.stream.is_quiet()
+    }
+
     /// Sends the request made in `output`.
     pub(crate) fn send(&mut self) -> Result<(), StoreError> {
         let sent = self.stream.send_all(&self.output);
@@ -113,7 +118,8 @@ impl Node {
         talk: impl FnOnce(&mut Link) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let idle = lock(&self.idle).pop();
-        let mut link = match idle {
+        // Bytes nobody asked for, or a server that has closed it: no answer on it can be trusted to be the right one's.
+        let mut link = match idle.filter(Link::is_quiet) {
             Some(link) => link,
             None => self.connect(manner)?,
         };

@@ -73,6 +73,13 @@ impl Stream {
         Ok(stream)
     }
 
+    /// Whether nothing waits to be read, the end of the connection included. Under TLS not known: the server's bytes may be its own affair.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        self.tls.is_some()
+            || recv(self.socket.read_only(), &mut [0u8; 1], flags).err() == Some(Errno::AGAIN)
+    }
+
     /// Sends all of `bytes`.
     pub(crate) fn send_all(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         match self.tls.take() {
