@@ -109,58 +109,6 @@ fn python_on_memcached() {
     python_says_the_same(&format!("memcached://{},{}", one.address(), two.address()));
 }
 
-/// Fills memory, goes through it once, has the server's counters reset, and goes through it three times more.
-const SCAN: &str = "
-import socket, sys
-pages = 8192
-data = bytearray(b''.join(page.to_bytes(8, 'little') * 4 + bytes(range(256)) * 15 + bytes(224) for page in range(pages)))
-def scan():
-    for page in range(pages):
-        if data[page * 4096 : page * 4096 + 8] != page.to_bytes(8, 'little'):
-            sys.exit('wrong bytes')
-scan()
-server = socket.socket(socket.AF_UNIX)
-server.connect(sys.argv[1])
-server.sendall(b'CONFIG RESETSTAT\\r\\n')
-server.recv(5)
-for _ in range(3):
-    scan()
-";
-
-/// A program that goes through its memory in order has several pages read with one request.
-#[test]
-fn a_scan_reads_several_pages_with_one_request() {
-    if !on_path("python3") {
-        return skipped("python3", "python3 is not installed here");
-    }
-    let Some(server) = server(&[]) else { return };
-    let uri = server.uri("");
-    let mut command = governed(
-        &["--resident", "16M", "--quiet", "--store", &uri],
-        "python3",
-    );
-    command.args(["-c", SCAN]).arg(server.socket());
-    run(&mut command, LIMIT).expect_code(0);
-    let said = server.cli(&["INFO", "all"]);
-    let number = |name: &str| -> u64 {
-        let (_, rest) = said
-            .split_once(name)
-            .unwrap_or_else(|| panic!("no {name} in {said}"));
-        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        digits.parse().unwrap()
-    };
-    let (gets, reads) = (
-        number("cmdstat_get:calls="),
-        number("total_reads_processed:"),
-    );
-    assert!(gets > 8192, "{gets} pages were read");
-    // A request a page, or less than one page a request as write-backs are among them, would be the same number or less.
-    assert!(
-        2 * gets > 3 * reads,
-        "{gets} pages were read with {reads} requests"
-    );
-}
-
 /// A forked child, and its child, read what their parents evicted, also when these are gone.
 #[test]
 fn forks() {
