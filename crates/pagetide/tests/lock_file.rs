@@ -331,10 +331,15 @@ fn a_keeper_of_a_file_that_is_not_the_users_does_not_take_all_of_it_for_cached()
             .access(Access::Random)
             .open(&scratch)
             .unwrap();
+        // Whoever may write a file is told the truth.
+        let told = File::options().write(true).open(&scratch).unwrap();
         become_user(4 << 20);
         let mut keeper = Keeper::new(file, Access::Random);
         keeper.step().unwrap();
         // `mincore` would have said that all 512 pages are in memory. Asking the kernel page by page makes it read ahead, though.
         assert!(keeper.locked_bytes() < 512 * 4096);
+        if let Ok(stat) = cachestat(told.as_fd(), 0, 512 * 4096) {
+            assert!(keeper.locked_bytes() <= stat.cached * 4096);
+        }
     });
 }

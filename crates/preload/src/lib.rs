@@ -18,6 +18,7 @@ mod mapping;
 mod next;
 mod own_stack;
 mod program;
+mod refuse;
 mod stacks;
 mod start;
 mod warden;

@@ -24,6 +24,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::config::Config;
 use crate::fork_advice::{self, Wish};
+use crate::refuse::{decline, leave_reason, tight_limits};
 use crate::{control, forking, warden};
 
 /// The agent of this process.
@@ -198,46 +199,6 @@ extern "C" fn enter_warden(argument: *const ()) -> ! {
             end_thread()
         }
     }
-}
-
-/// Tells the launcher why this process is not governed.
-fn leave_reason(first: bool, run_dir: &std::path::Path, reason: &str) {
-    let file = if first { "refused" } else { "ungoverned" };
-    let path = run_dir.join(format!("{}.{file}", std::process::id()));
-    if std::fs::write(path, reason).is_err() && first {
-        eprintln!("pagetide: this program cannot be paged: {reason}");
-    }
-}
-
-/// Ends the program the launcher started, before any of it runs; a descendant goes on without the agent.
-fn decline(config: &Config, reason: &str) {
-    leave_reason(config.is_first(), &config.run_dir, reason);
-    if config.is_first() {
-        // SAFETY: ends the process before the program started; nothing of it has run.
-        unsafe { libc::_exit(3) };
-    }
-}
-
-/// Which of this process's limits may be the cause, with the line that lifts them; empty if none is tight.
-fn tight_limits() -> String {
-    use rustix::process::{Resource, getrlimit};
-    /// What the agent opens, with room for a remote store's connections.
-    const DESCRIPTORS: u64 = 64;
-    let mut text = String::new();
-    if let Some(most) = getrlimit(Resource::Nofile)
-        .current
-        .filter(|n| *n < DESCRIPTORS)
-    {
-        text += &format!("; descriptors are limited to {most}: `ulimit -n {DESCRIPTORS}` or more");
-    }
-    if let Some(most) = getrlimit(Resource::As).current {
-        let mib = most >> 20;
-        text += &format!("; address space is limited to {mib} MiB: raise `ulimit -v`");
-    }
-    if let Some(most) = getrlimit(Resource::Fsize).current {
-        text += &format!("; files are limited to {most} bytes: raise `ulimit -f`");
-    }
-    text
 }
 
 /// Ends the calling raw thread alone.
