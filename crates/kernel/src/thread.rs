@@ -392,6 +392,48 @@ pub fn shares_processor(thread: u32) -> bool {
     policy == SCHED_NORMAL || policy == SCHED_BATCH
 }
 
+/// The processor that `thread`, by its ID, runs on or ran on last. `None` when it has ended, or where `/proc` is not to be seen. Does not allocate.
+pub fn processor_of(thread: u32) -> Option<u32> {
+    stat_field("self/task/", thread, 39).map(|cpu| cpu as u32)
+}
+
+/// When the thread or process `id` began, in hundredths of a second since the machine did, rounded down. `None` as for [`processor_of`].
+pub fn began_at(id: u32) -> Option<u64> {
+    stat_field("", id, 22)
+}
+
+/// Now, in the unit of [`began_at`].
+pub fn began_now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 100 + now.tv_nsec as u64 / 10_000_000
+}
+
+/// A number of `stat` of `id`, which is in that directory of `/proc`; counted as proc(5) does.
+fn stat_field(directory: &str, id: u32, field: usize) -> Option<u64> {
+    use std::io::Write;
+
+    use rustix::fs::{Mode, OFlags, open};
+    let mut path = [0; 48];
+    write!(&mut path[..], "/proc/{directory}{id}/stat\0").ok()?;
+    let path = std::ffi::CStr::from_bytes_until_nul(&path).ok()?;
+    let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 1024];
+    let len = rustix::io::read(&file, &mut text).ok()?;
+    field_of_stat(&text[..len], field)
+}
+
+/// Field 2, the name, may contain anything; the last parenthesis ends it.
+fn field_of_stat(line: &[u8], field: usize) -> Option<u64> {
+    let after_name = line.iter().rposition(|byte| *byte == b')')? + 1;
+    let mut fields = line[after_name..]
+        .split(u8::is_ascii_whitespace)
+        .filter(|field| !field.is_empty());
+    std::str::from_utf8(fields.nth(field - 3)?)
+        .ok()?
+        .parse()
+        .ok()
+}
+
 /// Gives the calling thread a descriptor table of its own that holds nothing but `keep` (in any order).
 pub fn isolate_descriptors(keep: &[i32]) -> Result<(), Errno> {
     const CLOSE_RANGE_UNSHARE: usize = 2;
@@ -421,5 +463,27 @@ pub fn isolate_descriptors(keep: &[i32]) -> Result<(), Errno> {
             Some(fd) => first = fd + 1,
             None => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_stat_are_found_behind_any_name() {
+        let line = b"42 (a) b (c)) S 1 42 42 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 2 3 4 5 6 7 8 9 0 0 0 0 0 0 17 1 0";
+        assert_eq!(field_of_stat(line, 22), Some(777));
+        assert_eq!(field_of_stat(line, 39), Some(1));
+        assert_eq!(field_of_stat(line, 60), None);
+        assert_eq!(field_of_stat(b"", 22), None);
+    }
+
+    #[test]
+    fn a_thread_runs_somewhere_and_began_before_now() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        let began = began_at(own).unwrap();
+        assert!(began <= began_now() && began + 360_000 > began_now());
+        assert!(processor_of(own).is_some());
     }
 }

@@ -5,6 +5,7 @@ use crate::config::{AGENT, LD_PRELOAD};
 use crate::lock_all;
 use crate::next::Next;
 use crate::own_stack;
+use crate::processors;
 use crate::start::agent;
 
 type Strings = *const *const c_char;
@@ -38,6 +39,7 @@ impl Environment {
     /// # Safety
     /// `given` is null or a null-terminated array of C strings.
     unsafe fn new(given: Strings) -> Environment {
+        processors::let_go();
         // Allocates: with the program's stack missing, that could wait for a pager that waits for the allocator.
         // SAFETY: by the caller's word.
         own_stack::with(|| unsafe { Environment::build(given) })

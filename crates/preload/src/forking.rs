@@ -46,6 +46,7 @@ struct Caught {
 
 impl Caught {
     fn new(agent: &'static Agent, shares_files: bool) -> Caught {
+        agent.pager.let_threads_go();
         Caught {
             agent,
             held: Mutex::new(None),

@@ -2,7 +2,7 @@
 //!
 //! It is its own small world. Its allocations come from memory no pager takes ([`alloc`]); its threads are raw threads
 //! with descriptors of their own ([`start`]); the program's memory is found by looking ([`warden`]), not by replacing `malloc` or `mmap`;
-//! the only functions it stands in for are those that make processes and threads ([`forking`], [`exec`], [`stacks`]).
+//! the only functions it stands in for are those that make processes and threads ([`forking`], [`exec`], [`stacks`]) or say where they may run ([`processors`]).
 #![warn(missing_docs)]
 
 mod alloc;
@@ -17,6 +17,7 @@ mod locking;
 mod mapping;
 mod next;
 mod own_stack;
+mod processors;
 mod program;
 mod refuse;
 mod stacks;

@@ -12,6 +12,7 @@ use pagetide_kernel::{PageNumber, PageRange, own};
 
 use crate::next::Next;
 use crate::own_stack;
+use crate::processors;
 use crate::start::agent;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
@@ -48,6 +49,7 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: passed through.
         return unsafe { next(thread, attributes, start, argument) };
     }
+    processors::let_go();
     // From the program's `malloc`, as any library would: the agent's allocator has a lock that a thread on a governed stack must not hold.
     // SAFETY: room for one `Begin`.
     let begin = unsafe { libc::malloc(size_of::<Begin>()) }.cast::<Begin>();

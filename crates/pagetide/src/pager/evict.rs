@@ -153,8 +153,9 @@ impl<'p> Evictor<'p> {
         match self.need() {
             0 => Round::Idle,
             need => {
-                self.workplace.choose(&self.pager.fault_processors);
-                self.round(need.min(BATCH_PAGES as u64) as usize)
+                let faults = &self.pager.fault_processors;
+                let most = self.workplace.choose_for_evictor(faults);
+                self.round(need.min(most).min(BATCH_PAGES as u64) as usize)
             }
         }
     }
@@ -250,7 +251,8 @@ impl<'p> Evictor<'p> {
                 self.outgoing.stage(run);
                 moves += 1;
             }
-            self.workplace.note_moves(now_ns() - started_ns, moves);
+            self.workplace
+                .note_moves(&self.pager.fault_processors, now_ns() - started_ns, moves);
         } else {
             self.outgoing.refused.extend_from_slice(&candidates);
         }

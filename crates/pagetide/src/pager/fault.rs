@@ -13,6 +13,7 @@ use rustix::time::Timespec;
 
 use super::loads::Load;
 use super::serve::{Fault, Outcome, Server};
+use super::together::{Beside, QUIET_NS};
 use super::{Ownership, Pager, StartError};
 
 /// How long the thread looks for the next fault before it sleeps.
@@ -33,6 +34,7 @@ pub struct FaultThread<'p> {
     pub(super) load_waits: bool,
     pub(super) server: Server<'p>,
     last_note_ns: u64,
+    beside: Beside,
     spins: bool,
 }
 
@@ -50,6 +52,7 @@ impl<'p> FaultThread<'p> {
             load_waits: false,
             server: Server::new(pager)?,
             last_note_ns: 0,
+            beside: Beside::default(),
             spins: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
         })
     }
@@ -79,15 +82,24 @@ impl<'p> FaultThread<'p> {
             }
             if worked {
                 last_work_ns = now;
-            } else if !(self.spins && now - last_work_ns < SPIN_NS) {
+                let pager = self.pager;
+                self.beside
+                    .consider(&pager.together, &pager.fault_processors, now);
+            } else if !self.spins
+                || now - last_work_ns >= SPIN_NS
+                // On the program's own processor, looking on only keeps the program from its next fault.
+                || self.pager.together.is_holding()
+            {
                 self.sleep();
             }
         }
+        self.leave_program();
         self.pager.note_store();
     }
 
     /// Parks until nobody wants the thread to hold still. Faults meanwhile wait in the kernel.
     fn hold_still(&mut self) {
+        self.leave_program();
         while self.pager.release_freed() {}
         self.pager.parked.store(1, SeqCst);
         self.pager.progress.ring();
@@ -101,11 +113,18 @@ impl<'p> FaultThread<'p> {
         self.pager.parked.store(0, SeqCst);
     }
 
+    /// The program's thread may run anywhere, and so may this one.
+    fn leave_program(&mut self) {
+        let pager = self.pager;
+        self.beside.leave(&pager.together, &pager.fault_processors);
+    }
+
     fn sleep(&mut self) {
         let handles = self.pager.handles();
         let timeout = match () {
             _ if !self.deferred.is_empty() || !self.loads.is_empty() => Duration::from_micros(200),
             _ if self.pager.has_loan() => Duration::from_millis(1),
+            _ if self.pager.together.is_holding() => Duration::from_nanos(QUIET_NS),
             _ => Duration::from_millis(100),
         };
         let timeout = Timespec {
@@ -116,10 +135,14 @@ impl<'p> FaultThread<'p> {
             PollFd::new(&handles.uffd, PollFlags::IN),
             PollFd::new(&handles.bell, PollFlags::IN),
         ];
-        if matches!(rustix::event::poll(&mut fds, Some(&timeout)), Ok(1..))
-            && !fds[1].revents().is_empty()
-        {
-            let _ = rustix::io::read(&handles.bell, &mut [0u8; 8]);
+        match rustix::event::poll(&mut fds, Some(&timeout)) {
+            Ok(0) if self.deferred.is_empty() && self.loads.is_empty() => {
+                self.leave_program();
+            }
+            Ok(1..) if !fds[1].revents().is_empty() => {
+                let _ = rustix::io::read(&handles.bell, &mut [0u8; 8]);
+            }
+            _ => {}
         }
     }
 
@@ -170,8 +193,9 @@ impl<'p> FaultThread<'p> {
                     page,
                     write,
                     write_protect,
-                    ..
+                    thread,
                 } => {
+                    self.pager.fault_processors.note_thread(thread);
                     self.fresh.push(Fault {
                         page,
                         write,

@@ -1,8 +1,9 @@
-//! Which processor the evictor works on.
+//! Which processor the pager's threads work on.
 //!
 //! To move a written page out, the kernel interrupts every other processor that runs the program and waits for its answer. That takes 2 us, or 20 us and
 //! more where a hypervisor carries each interrupt; the program loses as much. On the processor of the thread that faults there is nobody to
-//! interrupt. So where moving is found to be dear, and faults come from one processor alone, the evictor works there.
+//! interrupt, and whoever is woken there is woken without an interrupt. So where moving is found to be dear, and faults come from one thread alone, the
+//! evictor works on that thread's processor, and so does the thread that serves its faults.
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pagetide_kernel::thread::shares_processor;
@@ -10,28 +11,36 @@ use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_seta
 
 /// A move that takes so long has waited for another processor's answer, and the evictor would be better off beside the program.
 const DEAR_NS: u64 = 6_000;
-/// One round in so many is done anywhere, and shows what moving costs there now.
-const PROBE: u32 = 128;
-/// What [`FaultProcessors::evictor`] holds while the evictor works anywhere.
+/// One round in so many is done elsewhere, and shows what moving costs there now.
+const PROBE: u32 = 1024;
+/// Such a round is kept short.
+pub const PROBE_PAGES: u64 = 16;
+/// What [`FaultProcessors::evictor`] holds while the evictor works anywhere, and the lower half of `last` while the processor is not known.
 const ANYWHERE: u32 = u32::MAX;
 
-/// Where faults were served of late, and where the evictor works.
+/// Where faults came from of late, and where the evictor works.
 #[derive(Debug)]
 pub struct FaultProcessors {
-    /// The thread that served its own fault last (upper half), and its processor.
+    /// The thread that faulted last (upper half), and its processor.
     last: AtomicU64,
-    /// Several threads did, since the evictor looked.
-    several: AtomicBool,
+    /// How often another thread than the last one has faulted.
+    changes: AtomicU32,
     /// The processor the evictor keeps to.
     evictor: AtomicU32,
+    /// Its thread's ID.
+    evictor_thread: AtomicU32,
+    /// Interrupting another processor is dear.
+    dear: AtomicBool,
 }
 
 impl Default for FaultProcessors {
     fn default() -> FaultProcessors {
         FaultProcessors {
-            last: AtomicU64::new(0),
-            several: AtomicBool::new(false),
+            last: AtomicU64::new(ANYWHERE as u64),
+            changes: AtomicU32::new(0),
             evictor: AtomicU32::new(ANYWHERE),
+            evictor_thread: AtomicU32::new(0),
+            dear: AtomicBool::new(false),
         }
     }
 }
@@ -39,18 +48,26 @@ impl Default for FaultProcessors {
 impl FaultProcessors {
     /// The calling thread serves a fault of its own.
     pub fn note(&self) {
-        let thread = gettid().as_raw_nonzero().get() as u64;
-        self.note_of(thread, sched_getcpu() as u64);
+        let thread = gettid().as_raw_nonzero().get() as u32;
+        self.note_of(thread, sched_getcpu() as u32);
     }
 
-    fn note_of(&self, thread: u64, cpu: u64) {
+    /// `thread` has faulted; where it runs is not known.
+    pub fn note_thread(&self, thread: u32) {
+        if (self.last.load(Relaxed) >> 32) as u32 != thread {
+            self.note_of(thread, ANYWHERE);
+        }
+    }
+
+    /// `thread` has faulted, and runs on processor `cpu`.
+    pub fn note_of(&self, thread: u32, cpu: u32) {
         let before = self.last.load(Relaxed);
-        let now = thread << 32 | cpu;
+        let now = u64::from(thread) << 32 | u64::from(cpu);
         if now != before {
             self.last.store(now, Relaxed);
         }
-        if before >> 32 != thread && before != 0 {
-            self.several.store(true, Relaxed);
+        if (before >> 32) as u32 != thread && before >> 32 != 0 {
+            self.changes.fetch_add(1, Relaxed);
         }
     }
 
@@ -59,48 +76,99 @@ impl FaultProcessors {
         self.evictor.load(Relaxed) == sched_getcpu() as u32
     }
 
-    /// The only thread that has had faults since the last call, if there was only one, and its processor.
-    fn take_single(&self) -> Option<(u32, usize)> {
-        let several = self.several.swap(false, Relaxed);
+    /// The evictor's thread ID once it has kept to a processor, else 0.
+    pub fn evictor_thread(&self) -> u32 {
+        self.evictor_thread.load(Relaxed)
+    }
+
+    /// As if moving had been found to be dear.
+    #[cfg(test)]
+    pub fn find_dear(&self) {
+        self.dear.store(true, Relaxed);
+    }
+
+    /// Whether interrupting another processor was found to be dear.
+    pub fn is_interrupting_dear(&self) -> bool {
+        self.dear.load(Relaxed)
+    }
+
+    /// The only thread that has had faults since `changes` were seen last, if there was only one, and its processor if that is known.
+    pub fn single(&self, changes: &mut u32) -> Option<(u32, Option<usize>)> {
+        let before = std::mem::replace(changes, self.changes.load(Relaxed));
         let last = self.last.load(Relaxed);
-        (last != 0 && !several).then_some(((last >> 32) as u32, (last & 0xFFFF_FFFF) as usize))
+        let cpu = (last as u32 != ANYWHERE).then_some((last & 0xFFFF_FFFF) as usize);
+        (last >> 32 != 0 && before == *changes).then_some(((last >> 32) as u32, cpu))
     }
 }
 
-/// Where the evictor works, and what moving cost where it was free to work anywhere.
+/// Where one of the pager's threads works. Only the calling thread's place changes.
 #[derive(Debug, Default)]
 pub struct Workplace {
     /// The processor it keeps to, and where it might work before.
     bound: Option<(usize, CpuSet)>,
+    /// Changes of the faulting thread seen.
+    changes: u32,
+    /// What moving a page cost on another processor than the faulting thread's.
     move_ns: u64,
     rounds: u32,
 }
 
 impl Workplace {
-    /// Before a round: goes where that is cheapest. Only the calling thread's place changes.
-    pub fn choose(&mut self, faults: &FaultProcessors) {
+    /// The evictor, before a round: goes where that is cheapest. Returns the most pages the round may have.
+    pub fn choose_for_evictor(&mut self, faults: &FaultProcessors) -> u64 {
         self.rounds = self.rounds.wrapping_add(1);
-        let single = faults.take_single();
-        let wanted = single
-            .filter(|_| self.move_ns > DEAR_NS && !self.rounds.is_multiple_of(PROBE))
-            .filter(|(thread, _)| shares_processor(*thread))
-            .map(|(_, cpu)| cpu);
+        let dear = self.move_ns > DEAR_NS;
+        if faults.dear.load(Relaxed) != dear {
+            faults.dear.store(dear, Relaxed);
+        }
+        let single = faults.single(&mut self.changes);
+        let beside = single
+            .filter(|(thread, _)| dear && shares_processor(*thread))
+            .and_then(|(_, cpu)| cpu);
+        let wanted = match beside {
+            Some(cpu) if self.rounds.is_multiple_of(PROBE) => self.another_than(cpu),
+            other => other,
+        };
+        if self.go(wanted) {
+            let thread = gettid().as_raw_nonzero().get() as u32;
+            faults.evictor_thread.store(thread, Relaxed);
+            let here = beside.filter(|_| wanted == beside);
+            faults
+                .evictor
+                .store(here.map_or(ANYWHERE, |cpu| cpu as u32), Relaxed);
+        }
+        if wanted == beside {
+            u64::MAX
+        } else {
+            PROBE_PAGES
+        }
+    }
+
+    /// A processor the thread might work on, but not `cpu`.
+    fn another_than(&self, cpu: usize) -> Option<usize> {
+        let now = sched_getaffinity(None).ok()?;
+        let may = self.bound.as_ref().map_or(&now, |(_, before)| before);
+        (0..CpuSet::MAX_CPU).find(|other| *other != cpu && may.is_set(*other))
+    }
+
+    /// `moves` moves took `ns` in all. That tells what interrupting costs, unless it was done beside the faulting thread.
+    pub fn note_moves(&mut self, faults: &FaultProcessors, ns: u64, moves: u64) {
+        let beside = faults.last.load(Relaxed) as u32 == sched_getcpu() as u32;
+        if !beside && moves > 0 {
+            self.move_ns = (3 * self.move_ns + ns / moves) / 4;
+        }
+    }
+
+    /// Keeps to `wanted`, or to nothing. Whether that is a change.
+    pub fn go(&mut self, wanted: Option<usize>) -> bool {
         if self.bound.as_ref().map(|(cpu, _)| *cpu) == wanted {
-            return;
+            return false;
         }
         self.leave();
         if let Some(cpu) = wanted {
             self.keep_to(cpu);
         }
-        let here = self.bound.as_ref().map_or(ANYWHERE, |(cpu, _)| *cpu as u32);
-        faults.evictor.store(here, Relaxed);
-    }
-
-    /// `moves` moves took `ns` in all.
-    pub fn note_moves(&mut self, ns: u64, moves: u64) {
-        if self.bound.is_none() && moves > 0 {
-            self.move_ns = (3 * self.move_ns + ns / moves) / 4;
-        }
+        true
     }
 
     fn keep_to(&mut self, cpu: usize) {
@@ -125,7 +193,8 @@ impl Workplace {
     }
 }
 
-fn only(cpu: usize) -> CpuSet {
+/// The set of one processor.
+pub fn only(cpu: usize) -> CpuSet {
     let mut set = CpuSet::new();
     set.set(cpu);
     set
@@ -145,27 +214,27 @@ mod tests {
         apart(|| {
             let before = sched_getaffinity(None).unwrap();
             let (faults, mut place) = (FaultProcessors::default(), Workplace::default());
-            place.choose(&faults);
+            place.choose_for_evictor(&faults);
             assert!(place.bound.is_none(), "nobody has had a fault");
-            place.note_moves(640_000, 10);
+            place.note_moves(&faults, 640_000, 10);
             faults.note();
-            place.choose(&faults);
+            place.choose_for_evictor(&faults);
             let (cpu, _) = place.bound.expect("moving is dear");
             assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
             assert!(faults.evictor_is_here());
             // What it costs here says nothing of what it costs elsewhere.
-            place.note_moves(10, 10);
+            place.note_moves(&faults, 10, 10);
             assert!(place.move_ns > DEAR_NS);
             // The thread has moved on: so does the evictor.
             let Some(other) = (0..CpuSet::MAX_CPU).find(|c| *c != cpu && before.is_set(*c)) else {
                 return;
             };
-            faults.note_of(faults.last.load(Relaxed) >> 32, other as u64);
-            place.choose(&faults);
+            faults.note_of((faults.last.load(Relaxed) >> 32) as u32, other as u32);
+            place.choose_for_evictor(&faults);
             assert_eq!(sched_getaffinity(None).unwrap(), only(other));
             // Another thread faults too: there is no place beside both.
-            faults.note_of(1, cpu as u64);
-            place.choose(&faults);
+            faults.note_of(1, cpu as u32);
+            place.choose_for_evictor(&faults);
             assert_eq!(sched_getaffinity(None).unwrap(), before);
             assert!(!faults.evictor_is_here());
         });
@@ -175,25 +244,31 @@ mod tests {
     fn it_stays_free_where_moving_is_cheap() {
         apart(|| {
             let (faults, mut place) = (FaultProcessors::default(), Workplace::default());
-            place.note_moves(20_000, 10);
+            place.note_moves(&faults, 20_000, 10);
             faults.note();
-            place.choose(&faults);
+            place.choose_for_evictor(&faults);
             assert!(place.bound.is_none(), "2 us a move is cheap");
         });
     }
 
     #[test]
-    fn now_and_then_it_works_anywhere_to_learn_what_that_costs() {
+    fn now_and_then_it_works_elsewhere_to_learn_what_that_costs() {
         apart(|| {
             let (faults, mut place) = (FaultProcessors::default(), Workplace::default());
-            place.note_moves(640_000, 10);
-            let mut free = 0;
-            for _ in 0..4 * PROBE {
-                faults.note();
-                place.choose(&faults);
-                free += u32::from(place.bound.is_none());
+            if sched_getaffinity(None).unwrap().count() < 2 {
+                return eprintln!("skipped: one processor only");
             }
-            assert_eq!(free, 4);
+            place.note_moves(&faults, 640_000, 10);
+            let (thread, cpu) = (
+                gettid().as_raw_nonzero().get() as u32,
+                sched_getcpu() as u32,
+            );
+            let mut elsewhere = 0;
+            for _ in 0..4 * PROBE {
+                faults.note_of(thread, cpu);
+                elsewhere += u32::from(place.choose_for_evictor(&faults) == PROBE_PAGES);
+            }
+            assert_eq!(elsewhere, 4);
         });
     }
 }

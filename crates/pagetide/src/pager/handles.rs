@@ -58,11 +58,12 @@ impl Handles {
             return Err(StartError::Feature("write-protect faults (Linux 5.7)"));
         }
         let optional = has & (feature::MOVE | feature::POISON);
+        let thread_id = has & feature::THREAD_ID;
         let events = match ownership {
-            Ownership::Region => 0,
+            Ownership::Region => thread_id,
             Ownership::SignalRegion => feature::SIGBUS,
             Ownership::Program => {
-                feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP
+                thread_id | feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP
             }
         };
         let wanted = feature::PAGEFAULT_FLAG_WP | events | optional;

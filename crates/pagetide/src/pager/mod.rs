@@ -41,6 +41,7 @@ mod spans;
 mod stores;
 pub mod streams;
 pub mod table;
+mod together;
 pub mod watch;
 pub mod word;
 mod zero_fill;
@@ -122,6 +123,7 @@ pub struct Pager {
     pub waiting: AtomicU64,
     /// Where threads that serve their faults themselves run.
     fault_processors: follow::FaultProcessors,
+    together: together::Together,
     /// Set in a process that has forked or was forked: pages may be shared with another process.
     pub forked: AtomicBool,
     /// Holders that want the evictor to hold still.
@@ -191,6 +193,7 @@ impl Pager {
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             fault_processors: follow::FaultProcessors::default(),
+            together: together::Together::default(),
             forked: AtomicBool::new(false),
             pause: AtomicU32::new(0),
             evicting: AtomicU32::new(0),
