@@ -372,12 +372,7 @@ impl LockedFile {
 
     fn watch(&mut self) -> io::Result<()> {
         let file = self.file.as_fd().try_clone_to_owned()?;
-        let watch = Watch::new(
-            Arc::clone(&self.shared),
-            self.pages(),
-            file,
-            (self.offset, self.len as u64),
-        );
+        let watch = Watch::new(Arc::clone(&self.shared), self.pages(), file, self.offset);
         let thread = std::thread::Builder::new()
             .name("pagetide-watch".into())
             .stack_size(128 << 10);

@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use pagetide_kernel::mlock::{self, Hint};
 use pagetide_kernel::pagemap::Pagemap;
+use pagetide_kernel::residency::mincore;
 use pagetide_kernel::sync::Doorbell;
 use pagetide_kernel::{PAGE_SIZE, PageRange};
+use rustix::io::Errno;
 use rustix::thread::sched_yield;
 
 use super::adaptive::{Adaptive, CHUNK_PAGES};
@@ -73,28 +75,24 @@ pub(super) struct Watch {
     file: OwnedFd,
     /// Of the mapping in the file, in bytes.
     offset: u64,
-    /// Of the mapping, in bytes.
-    len: u64,
     adaptive: Adaptive,
     pagemap: Pagemap,
     /// Chunks to read.
     queue: VecDeque<usize>,
-    /// Last bytes, as offsets in the file, of blocks that are being read.
-    in_flight: VecDeque<u64>,
+    /// Blocks that are being read.
+    in_flight: VecDeque<PageRange>,
     faults: u64,
     /// No look before this.
     next_look: Instant,
 }
 
 impl Watch {
-    pub fn new(shared: Arc<Shared>, range: PageRange, file: OwnedFd, part: (u64, u64)) -> Watch {
-        let (offset, len) = part;
+    pub fn new(shared: Arc<Shared>, range: PageRange, file: OwnedFd, offset: u64) -> Watch {
         Watch {
             shared,
             range,
             file,
             offset,
-            len,
             adaptive: Adaptive::new(range.pages() as usize),
             pagemap: Pagemap::open(),
             queue: VecDeque::new(),
@@ -108,13 +106,16 @@ impl Watch {
     pub fn run(mut self) {
         let mut tick = TICK;
         while !self.shared.stopped() {
-            if self.adaptive.is_done() && self.queue.is_empty() {
-                return;
-            }
             if let Some(chunk) = self.queue.pop_front() {
                 self.read(chunk);
                 self.look_if_due();
                 continue;
+            }
+            while let Some(block) = self.in_flight.pop_front() {
+                self.finish(block);
+            }
+            if self.adaptive.is_done() {
+                return;
             }
             let seen = self.shared.bell.look();
             if self.shared.stopped() {
@@ -193,17 +194,37 @@ impl Watch {
             self.shared
                 .read_bytes
                 .fetch_add(block.bytes() as u64, Ordering::Relaxed);
-            let last = (block.end.0 - self.range.start.0) * PAGE_SIZE as u64 - 1;
-            self.in_flight
-                .push_back(self.offset + last.min(self.len - 1));
+            self.in_flight.push_back(block);
             if self.in_flight.len() >= BLOCKS_IN_FLIGHT
                 && let Some(oldest) = self.in_flight.pop_front()
             {
-                // Its last page comes last. Nothing is read that was not asked for.
-                let _ = rustix::io::pread(&self.file, &mut [0u8; 1], oldest);
+                self.finish(oldest);
             }
         }
         sched_yield();
+    }
+
+    /// Waits until a block has been read, and reads what the kernel left out of it: read-ahead is a wish, and pages that another reader is at, or that find no
+    /// memory at the moment, are passed over.
+    fn finish(&self, block: PageRange) {
+        // The last page comes last. Nothing is read that was not asked for.
+        let _ = self.read_page(block.end.0 - 1);
+        let mut present = [0; BLOCK_BYTES / PAGE_SIZE];
+        let present = &mut present[..block.pages() as usize];
+        if mincore(block, present).is_err() {
+            return;
+        }
+        for (page, byte) in block.iter().zip(present.iter()) {
+            if byte & 1 == 0 && (self.shared.stopped() || self.read_page(page.0).is_err()) {
+                return;
+            }
+        }
+    }
+
+    /// A byte of a page of the mapping, from the file.
+    fn read_page(&self, page: u64) -> Result<usize, Errno> {
+        let at = self.offset + (page - self.range.start.0) * PAGE_SIZE as u64;
+        rustix::io::pread(&self.file, &mut [0u8; 1], at)
     }
 }
 

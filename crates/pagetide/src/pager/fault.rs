@@ -82,9 +82,7 @@ impl<'p> FaultThread<'p> {
             }
             if worked {
                 last_work_ns = now;
-                let pager = self.pager;
-                self.beside
-                    .consider(&pager.together, &pager.fault_processors, now);
+                self.stay_beside_program(now);
             } else if !self.spins
                 || now - last_work_ns >= SPIN_NS
                 // On the program's own processor, looking on only keeps the program from its next fault.
@@ -111,6 +109,15 @@ impl<'p> FaultThread<'p> {
             self.pager.work.wait(seen, Some(Duration::from_millis(10)));
         }
         self.pager.parked.store(0, SeqCst);
+    }
+
+    /// Goes where that makes faults cheap; see [`super::together`]. With signal delivery nobody waits for this thread.
+    fn stay_beside_program(&mut self, now_ns: u64) {
+        let pager = self.pager;
+        if pager.ownership != Ownership::SignalRegion {
+            self.beside
+                .consider(&pager.together, &pager.fault_processors, now_ns);
+        }
     }
 
     /// The program's thread may run anywhere, and so may this one.

@@ -31,6 +31,13 @@ pub fn child_status(test: impl FnOnce()) -> i32 {
         0 => {
             // A panic that went on into the harness would end this thread, the child's only one, and with it the child with status 0.
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test));
+            if let Err(reason) = &ended {
+                // What the harness has caught of the panic's message ends with the child.
+                let text = reason.downcast_ref::<String>().map(String::as_str);
+                let text = text.or(reason.downcast_ref::<&str>().copied());
+                let text = format!("in a child: {}\n", text.unwrap_or("a panic"));
+                let _ = rustix::io::write(std::io::stderr(), text.as_bytes());
+            }
             // SAFETY: ends the child without running the harness's exit handlers.
             unsafe { libc::_exit(if ended.is_ok() { 0 } else { 101 }) }
         }
