@@ -12,7 +12,8 @@ use ::pagetide::lock::{
 };
 use lock::skip::{skipped, target_directory};
 use lock::{PAGE, area_of, become_user, in_child, present, vmlck};
-use pagetide_kernel::residency::cachestat;
+use pagetide_kernel::residency::{cachestat, mincore};
+use pagetide_kernel::{PageNumber, PageRange};
 
 /// A file on the disk that the target directory is on, deleted at the end.
 struct Scratch(PathBuf);
@@ -50,15 +51,6 @@ impl Scratch {
         let stat = cachestat(file.as_fd(), 0, len).ok()?;
         Some(stat.cached)
     }
-}
-
-/// Pages of files that the kernel has reclaimed since it started.
-fn reclaimed_file_pages() -> u64 {
-    let counters = std::fs::read_to_string("/proc/vmstat").unwrap();
-    let of_files = counters
-        .lines()
-        .find_map(|line| line.strip_prefix("pgsteal_file "));
-    of_files.map_or(0, |count| count.parse().unwrap())
 }
 
 impl Drop for Scratch {
@@ -118,18 +110,27 @@ fn dense_access_has_the_rest_read_ahead() {
         let file = LockedFile::open(&scratch).unwrap();
         let (mut at, mut reads) = (1usize, 0);
         let deadline = Instant::now() + Duration::from_secs(20);
-        let reclaimed_before = reclaimed_file_pages();
-        // What a machine that reclaims memory ahead of need (DAMON, another program's pressure) has taken back was there.
-        let was_cached = || {
-            let reclaimed = reclaimed_file_pages() - reclaimed_before;
-            scratch.cached().map(|now| now + reclaimed)
+        // Pages that were in the page cache at some time: a machine that reclaims memory ahead of need (DAMON) takes some of them back at once.
+        let mut seen = vec![false; 16_384];
+        let first = PageNumber(file.as_ptr() as u64 / 4096);
+        let range = PageRange {
+            start: first,
+            end: first.add(16_384),
+        };
+        let mut look = move || {
+            let mut present = vec![0; seen.len()];
+            mincore(range, &mut present).unwrap();
+            for (seen, present) in seen.iter_mut().zip(present) {
+                *seen |= present & 1 != 0;
+            }
+            seen.iter().filter(|seen| **seen).count()
         };
         // A tenth of the pages in random order, then waiting for the watcher.
-        while was_cached() < Some(16_384) {
+        while look() < 16_384 {
             assert!(
                 Instant::now() < deadline,
-                "{:?} pages are cached after {reads} reads; {:?}",
-                scratch.cached(),
+                "{} pages were seen cached after {reads} reads; {:?}",
+                look(),
                 file.statistics()
             );
             if reads < 1600 {
