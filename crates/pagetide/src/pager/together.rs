@@ -78,7 +78,7 @@ impl Together {
         if self.thread.load(SeqCst) == 0 {
             return;
         }
-        // Not while a signal handler has interrupted this very function, nor while the fault thread is at it.
+        // Not while a signal handler has interrupted this very function, nor while the fault thread is at it: nobody waits for this lock.
         if let Ok(mut held) = self.held.try_lock()
             && let Some(held) = held.take()
         {
@@ -126,11 +126,11 @@ impl Together {
         true
     }
 
+    /// Not while the program's thread is in `let_go`: on a stack that is paged, it may wait there for the caller.
     fn release(&self, evictor: u32) {
-        let Ok(mut held) = self.held.lock() else {
-            return;
-        };
-        if let Some(held) = held.take() {
+        if let Ok(mut held) = self.held.try_lock()
+            && let Some(held) = held.take()
+        {
             self.thread.store(0, SeqCst);
             held.free(Some(held.thread));
             free_heirs(&held, evictor);
@@ -178,6 +178,10 @@ impl Beside {
             self.place.go(Some(cpu as usize));
             if together.hold(thread, cpu as usize) {
                 (self.held_since_ns, self.heirs_ns) = (now_ns, now_ns);
+            }
+            if now_ns < together.not_before_ns.load(SeqCst) {
+                // It asked to be let go in this very moment.
+                return self.leave(together, faults);
             }
             faults.note_of(thread, cpu);
         } else if together.thread.load(SeqCst) != thread || now_ns - self.held_since_ns > TURN_NS.0
