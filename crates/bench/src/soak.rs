@@ -64,11 +64,14 @@ fn governed_processes(root: u32) -> Vec<u32> {
         );
         at += 1;
     }
-    members.retain(|pid| {
-        let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
-        *pid != root && maps.contains("libpagetide_preload")
-    });
+    members.retain(|pid| *pid != root && has_agent(*pid));
     members
+}
+
+/// Whether the process lives, a zombie does not, and holds the agent.
+fn has_agent(pid: u32) -> bool {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    maps.contains("libpagetide_preload")
 }
 
 /// A budget of one page, a few pages, or anything up to twice the program's memory.
@@ -87,7 +90,7 @@ fn change_limit(pagetide: &Path, pid: u32, budget: u64) -> Result<Output> {
         let output = Command::new(pagetide)
             .args(["limit", &pid.to_string(), &budget.to_string()])
             .output()?;
-        if output.status.success() || !Path::new(&format!("/proc/{pid}")).exists() {
+        if output.status.success() || !has_agent(pid) {
             return Ok(output);
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -131,8 +134,7 @@ pub fn soak(plan: &Soak) -> Result<()> {
         let budget = random_budget(&mut random, plan.mib);
         let limit = change_limit(&pagetide, pid, budget)?;
         changes += 1;
-        let alive = Path::new(&format!("/proc/{pid}")).exists();
-        if !limit.status.success() && alive {
+        if !limit.status.success() && has_agent(pid) {
             refusals += 1;
             eprintln!(
                 "pagetide limit {pid} {budget}: {}",
