@@ -7,7 +7,7 @@
 //!
 //! The program is not to notice. It is let go as soon as nothing has been served for [`QUIET_NS`], when a second thread faults, and before it forks, starts a
 //! thread or a program, or asks for its processors through the C library ([`Together::let_go`]). What was started without the C library is found by the fault
-//! thread and let go as well. Every [`TURN_NS`] the scheduler has a say again, in case there is a better place.
+//! thread and let go as well; in a `Region` nothing stands before the C library, and that is all there is. Every [`TURN_NS`] the scheduler has a say again, in case there is a better place.
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -57,9 +57,7 @@ impl Held {
             let _ = sched_setaffinity(thread, &self.before);
         }
     }
-}
 
-impl Held {
     /// `task` may run where the held thread might before, if it began after that was held, and is confined as it is.
     fn free_heir(&self, task: Pid) {
         let began = || began_at(task.as_raw_nonzero().get() as u32);
