@@ -43,7 +43,7 @@ test: test-programs
 # The same with real programs at their full sizes. Takes long.
 test-full: test-programs
 	-@./examples/install-for-tests.sh qemu-system-x86_64=qemu-system-x86 busybox=busybox-static
-	@PAGETIDE_TESTS_FULL=1 ./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
+	@PAGETIDE_TESTS_FULL=1 PAGETIDE_TESTS_SECONDS=21600 ./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
 
 demo: toolchain
 	@./examples/install-for-tests.sh python3=python3

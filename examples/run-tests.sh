@@ -10,7 +10,12 @@ rm -f "$skipped"
 status=0
 # All of it in one go, the agent too, so that nothing is built twice or while a test waits.
 "$cargo" build --workspace --all-targets
-PAGETIDE=$(cd "$target" && pwd)/debug/pagetide "$cargo" test --workspace --no-fail-fast || status=$?
+# A test that hangs is a failure, to be seen before whoever waits for the result loses patience.
+PAGETIDE=$(cd "$target" && pwd)/debug/pagetide timeout --kill-after=60 "${PAGETIDE_TESTS_SECONDS:-3600}" \
+    "$cargo" test --workspace --no-fail-fast || status=$?
+if [ "$status" = 124 ] || [ "$status" = 137 ]; then
+    echo "the tests did not end within ${PAGETIDE_TESTS_SECONDS:-3600} s (PAGETIDE_TESTS_SECONDS): the last test named above, or one running beside it, hangs" >&2
+fi
 if [ -s "$skipped" ]; then
     count=$(awk '{ print $2 }' "$skipped" | sort -u | wc -l)
     echo

@@ -11,6 +11,8 @@ use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Updater, opcode};
 
 use crate::page::{PAGE_SHIFT, PageNumber, PageRange};
 
+mod moving;
+
 /// `UFFDIO_API` feature bits (`linux/userfaultfd.h`), with the kernel release that brought each.
 pub mod feature {
     #![allow(missing_docs)]
@@ -413,28 +415,6 @@ impl Uffd {
         // SAFETY: opcode and struct belong together; the kernel reads `source`, which the caller answers for, and installs
         // only where nothing is mapped.
         let result = unsafe { ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) };
-        progress(result, arg.done)
-    }
-
-    /// Moves the pages at `source` to `range` atomically, without copying; `range` must be empty and wakes its waiters. Refuses
-    /// pages pinned by a device or shared by fork. A missing page at `source` ends the move, or is stepped over with `skip_holes`.
-    ///
-    /// # Safety
-    /// Whoever uses `source` must expect its pages to vanish; the caller answers for both ranges.
-    pub unsafe fn move_pages(
-        &self,
-        range: PageRange,
-        source: PageNumber,
-        skip_holes: bool,
-    ) -> Progress {
-        let mode = if skip_holes {
-            MOVE_MODE_ALLOW_SRC_HOLES
-        } else {
-            0
-        };
-        let mut arg = transfer(range, source.address(), mode);
-        // SAFETY: opcode and struct belong together; what moving does to both ranges the caller answers for.
-        let result = unsafe { ioctl::ioctl(&self.fd, Updater::<MOVE, _>::new(&mut arg)) };
         progress(result, arg.done)
     }
 
