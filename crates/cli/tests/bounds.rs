@@ -61,14 +61,14 @@ bounded! {
     munmap_whole read_write_buffers static_arrays two_threads_one_page
 }
 
-/// Threads that all get memory from the C library's own `mmap` at once outrun the pager for a moment where evicting is slow: see
+/// Threads that all get memory from the C library's own `mmap` at once outrun the pager for a moment where other processes keep the processors busy: see
 /// docs/limits-and-contract.md. The full run shows by how much.
 #[test]
 fn threads_come_and_go() {
     if is_full() {
         stays_within("threads_come_and_go");
     } else {
-        let reason = "exceeds its bound now and then: `make test-full` runs it";
+        let reason = "exceeds its bound now and then on a busy machine: `make test-full` runs it";
         skipped("threads_come_and_go", reason);
     }
 }

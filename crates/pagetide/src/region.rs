@@ -202,10 +202,7 @@ impl Builder {
         let evictor = Arc::clone(&pager);
         threads.push(start(
             "pagetide-evict",
-            Box::new(move || {
-                set_urgency(Urgency::Yielding);
-                Evictor::new(&evictor).run()
-            }),
+            Box::new(move || Evictor::new(&evictor).run()),
         )?);
         let served = Arc::new(Served {
             memory,

@@ -399,7 +399,6 @@ extern "C" fn enter_fault(this: *const ()) -> ! {
 
 extern "C" fn enter_evictor(this: *const ()) -> ! {
     let pager = &argument(this).pager;
-    set_urgency(Urgency::Yielding);
     Evictor::new(pager).run();
     pager.end_process("the evictor ended")
 }

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use pagetide_kernel::memory::{BatchDropper, make_exclusive};
 use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::StoreError;
 
@@ -69,6 +70,7 @@ pub struct Evictor<'p> {
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
     workplace: Workplace,
+    urgency: Urgency,
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
@@ -85,6 +87,7 @@ impl<'p> Evictor<'p> {
             drops: Vec::with_capacity(BatchDropper::MAX),
             refilling: false,
             workplace: Workplace::default(),
+            urgency: Urgency::Yielding,
             failing_since_ns: None,
             stuck_since: None,
             backoff: BACKOFF.0,
@@ -94,6 +97,7 @@ impl<'p> Evictor<'p> {
     /// Evicts whenever there is need, until the pager closes.
     pub fn run(&mut self) {
         let (pager, mut errands) = (self.pager, 0);
+        set_urgency(self.urgency);
         while !pager.closing.load(Relaxed) {
             let seen = pager.work.look();
             pager.errand.run(&mut errands);
@@ -145,8 +149,22 @@ impl<'p> Evictor<'p> {
         }
     }
 
+    /// Ahead of need it takes a processor from nobody. While more is resident than may be, as when memory was touched before it was found, it must not
+    /// wait behind those who touch more.
+    fn hurry_if_over_budget(&mut self) {
+        let pager = self.pager;
+        let urgency = match pager.resident() > pager.limit() + BATCH_PAGES as u64 {
+            true => Urgency::Prompt,
+            false => Urgency::Yielding,
+        };
+        if std::mem::replace(&mut self.urgency, urgency) != urgency {
+            set_urgency(urgency);
+        }
+    }
+
     /// What is asked for, else what is needed.
     fn work(&mut self) -> Round {
+        self.hurry_if_over_budget();
         if self.serve_asked() {
             return Round::Evicted;
         }
