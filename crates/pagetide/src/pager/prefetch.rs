@@ -32,12 +32,16 @@ impl Server<'_> {
         if self.detaching {
             return;
         }
-        let advice = pager.streams.missed(page, pager.spare());
+        let advice = pager.streams.missed(page);
         if advice.hits > 0 {
             let hits = u64::from(advice.hits);
             pager.ledger.prefetch_hits.fetch_add(hits, Relaxed);
         }
-        let Some(ask) = advice.ask else {
+        let begun = advice.ask.and_then(|ask| {
+            let room = self.room_for(ask.count);
+            pager.streams.begin(ask, room)
+        });
+        let Some(ask) = begun else {
             return;
         };
         if self.may_block {
@@ -54,6 +58,18 @@ impl Server<'_> {
             ..ask
         };
         self.read_ahead(here);
+    }
+
+    /// Pages that may be read ahead when `wanted` are. An evictor that waits for this very processor has it first: it has to run before long all the
+    /// same, and a page that is not read ahead for want of room is a fault.
+    fn room_for(&self, wanted: u32) -> u64 {
+        let (pager, spare) = (self.pager, self.pager.spare());
+        if spare >= u64::from(wanted) || !pager.fault_processors.evictor_is_here() {
+            return spare;
+        }
+        pager.work.ring();
+        std::thread::yield_now();
+        pager.spare()
     }
 
     /// Fetches the pages of `ask` that are stored, as far as there is room.

@@ -214,20 +214,22 @@ impl Streams {
         Some(action(unsafe { &mut *self.followed.get() }))
     }
 
-    /// `page` was fetched on demand; what is advised to be read ahead, at most `room` pages, is taken as being read.
-    pub fn missed(&self, page: PageNumber, room: u64) -> Advice {
+    /// `page` was fetched on demand: what is advised to be read ahead.
+    pub fn missed(&self, page: PageNumber) -> Advice {
+        self.with(|followed| followed.missed(page))
+            .unwrap_or_default()
+    }
+
+    /// As much of `ask` as there is `room` for, in pages, which is taken as being read.
+    pub fn begin(&self, ask: Ask, room: u64) -> Option<Ask> {
+        let count = u64::from(ask.count).min(room) as u32;
+        let ask = Ask { count, ..ask };
         self.with(|followed| {
-            let mut advice = followed.missed(page);
-            advice.ask = advice.ask.and_then(|ask| {
-                let count = u64::from(ask.count).min(room) as u32;
-                (count > 0).then_some(Ask { count, ..ask })
-            });
-            if let Some(ask) = advice.ask {
+            if count > 0 {
                 followed.asked(ask);
             }
-            advice
-        })
-        .unwrap_or_default()
+        });
+        (count > 0).then_some(ask)
     }
 
     /// Leaves a request for the fault thread; one too many is dropped.
@@ -273,7 +275,8 @@ mod tests {
             used.insert(page);
             if present.insert(page) {
                 misses += 1;
-                if let Some(ask) = streams.missed(PageNumber(page), 1000).ask {
+                let ask = streams.missed(PageNumber(page)).ask;
+                if let Some(ask) = ask.and_then(|ask| streams.begin(ask, 1000)) {
                     present.extend((0..ask.count).map(|i| ask.page(i).0));
                 }
             }
@@ -324,10 +327,11 @@ mod tests {
         let mut page = 1000;
         let (mut hits, mut asked) = (0, 0);
         for _ in 0..20 {
-            let advice = streams.missed(PageNumber(page), 1000);
+            let advice = streams.missed(PageNumber(page));
             hits += advice.hits;
             assert_eq!(hits, asked, "every page read ahead so far was used");
-            let ahead = advice.ask.map_or(0, |ask| ask.count);
+            let begun = advice.ask.and_then(|ask| streams.begin(ask, 1000));
+            let ahead = begun.map_or(0, |ask| ask.count);
             asked += ahead;
             page += 1 + u64::from(ahead);
         }
