@@ -15,7 +15,7 @@ use super::word::{REWRITTEN, State, Word};
 
 /// Most pages fetched with one COPY, and between two looks for faults.
 pub const RUN_PAGES: usize = 16;
-/// Most pages a signal handler reads ahead itself: about 20 us. The rest is the fault thread's.
+/// Most pages that are read ahead at once by whoever has served the fault: about 20 us. The rest is the fault thread's, when no fault waits.
 const IN_HANDLER: u32 = 16;
 
 impl Pager {
@@ -44,13 +44,14 @@ impl Server<'_> {
         let Some(ask) = begun else {
             return;
         };
-        if self.may_block {
+        if self.may_block && !pager.together.is_holding() {
             // The fault thread itself: waiting faults come first.
             pager.streams.hand_over(ask);
             return;
         }
+        // Beside the one thread that faults, it runs only while that waits, and for the stream's next page: what comes first now would come too late.
         let rest = ask.after(IN_HANDLER);
-        if rest.count > 0 && pager.streams.hand_over(rest) {
+        if rest.count > 0 && pager.streams.hand_over(rest) && !self.may_block {
             pager.ring_fault_thread();
         }
         let here = Ask {
