@@ -12,7 +12,11 @@ status=0
 "$cargo" build --workspace --all-targets
 # A test that hangs is a failure, to be seen before whoever waits for the result loses patience.
 PAGETIDE=$(cd "$target" && pwd)/debug/pagetide timeout --kill-after=60 "${PAGETIDE_TESTS_SECONDS:-3600}" \
-    "$cargo" test --workspace --no-fail-fast || status=$?
+    "$cargo" test --workspace --no-fail-fast &
+tests=$!
+# It has a process group of its own, which the terminal's Ctrl-C does not reach.
+trap 'kill "$tests" 2>/dev/null' INT TERM
+wait "$tests" || status=$?
 if [ "$status" = 124 ] || [ "$status" = 137 ]; then
     echo "the tests did not end within ${PAGETIDE_TESTS_SECONDS:-3600} s (PAGETIDE_TESTS_SECONDS): the last test named above, or one running beside it, hangs" >&2
 fi

@@ -32,7 +32,13 @@ impl Uffd {
             pages += step.pages;
             let (place, from) = (rest.after(step.pages).start, from.add(step.pages));
             match step.stop {
-                Some(stop) if has_moved(place, from, stop) => pages += 1,
+                // A part was done: why no more was, the next call says.
+                Some(Stop::EventPending) if step.pages > 0 => continue,
+                Some(stop) if has_moved(place, from, stop) => {
+                    pages += 1;
+                    // The kernel wakes those that wait for what it has counted.
+                    self.wake(PageRange::one(place));
+                }
                 stop => return Progress { pages, stop },
             }
             if pages == range.pages() {
@@ -65,8 +71,13 @@ impl Uffd {
 
 fn in_memory(page: PageNumber) -> Result<bool, Errno> {
     let mut byte = [0];
-    mincore(PageRange::one(page), &mut byte)?;
-    Ok(byte[0] & 1 == 1)
+    loop {
+        match mincore(PageRange::one(page), &mut byte) {
+            // The kernel is short of memory for a moment.
+            Err(Errno::AGAIN) => std::thread::yield_now(),
+            result => return result.map(|()| byte[0] & 1 == 1),
+        }
+    }
 }
 
 /// Whether the page at `from`, where a move stopped, is at `place` all the same. EEXIST says that something is there, swapped out or not.
@@ -127,8 +138,15 @@ mod tests {
         let Some((uffd, source, target)) = areas() else {
             return;
         };
+        struct Ends<'a>(&'a AtomicBool);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Relaxed);
+            }
+        }
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
+            let _ends = Ends(&stop);
             scope.spawn(|| {
                 // Changes the entries of what is there without pause, as a tracker, or the processor by its accessed and dirty bits, does.
                 while !stop.load(Relaxed) {
@@ -146,12 +164,11 @@ mod tests {
                 let (there, here) = (present(&target), present(&source));
                 // SAFETY: the target is this test's own.
                 unsafe { discard(target.range()) }.unwrap();
-                if (&there[..], &here[..]) != (&numbers[..moved], &numbers[moved..]) {
-                    stop.store(true, Relaxed);
-                    panic!("{progress:?}, but there are {there:?}, and {here:?} stayed");
-                }
+                assert!(
+                    (&there[..], &here[..]) == (&numbers[..moved], &numbers[moved..]),
+                    "{progress:?}, but there are {there:?}, and {here:?} stayed"
+                );
             }
-            stop.store(true, Relaxed);
         });
     }
 

@@ -70,7 +70,6 @@ pub struct Evictor<'p> {
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
     workplace: Workplace,
-    urgency: Urgency,
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
@@ -87,7 +86,6 @@ impl<'p> Evictor<'p> {
             drops: Vec::with_capacity(BatchDropper::MAX),
             refilling: false,
             workplace: Workplace::default(),
-            urgency: Urgency::Yielding,
             failing_since_ns: None,
             stuck_since: None,
             backoff: BACKOFF.0,
@@ -97,7 +95,7 @@ impl<'p> Evictor<'p> {
     /// Evicts whenever there is need, until the pager closes.
     pub fn run(&mut self) {
         let (pager, mut errands) = (self.pager, 0);
-        set_urgency(self.urgency);
+        set_urgency(Urgency::Yielding);
         while !pager.closing.load(Relaxed) {
             let seen = pager.work.look();
             pager.errand.run(&mut errands);
@@ -149,22 +147,8 @@ impl<'p> Evictor<'p> {
         }
     }
 
-    /// Ahead of need it takes a processor from nobody. While more is resident than may be, as when memory was touched before it was found, it must not
-    /// wait behind those who touch more.
-    fn hurry_if_over_budget(&mut self) {
-        let pager = self.pager;
-        let urgency = match pager.resident() > pager.limit() + BATCH_PAGES as u64 {
-            true => Urgency::Prompt,
-            false => Urgency::Yielding,
-        };
-        if std::mem::replace(&mut self.urgency, urgency) != urgency {
-            set_urgency(urgency);
-        }
-    }
-
     /// What is asked for, else what is needed.
     fn work(&mut self) -> Round {
-        self.hurry_if_over_budget();
         if self.serve_asked() {
             return Round::Evicted;
         }

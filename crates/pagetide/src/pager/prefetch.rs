@@ -49,7 +49,8 @@ impl Server<'_> {
             pager.streams.hand_over(ask);
             return;
         }
-        // Beside the one thread that faults, it runs only while that waits, and for the stream's next page: what comes first now would come too late.
+        // Beside the one thread that faults, it runs only while that waits, and for the stream's next page: left for later, this would come too late. Who
+        // else faults just now, or waits for an event to be read, waits for these pages.
         let rest = ask.after(IN_HANDLER);
         if rest.count > 0 && pager.streams.hand_over(rest) && !self.may_block {
             pager.ring_fault_thread();

@@ -146,17 +146,17 @@ impl Followed {
         advice
     }
 
-    /// Notes that `count` pages after the miss at `page` are being read ahead.
-    fn asked(&mut self, ask: Ask) {
+    /// Notes that the pages of `ask`, which come after a miss, are being read ahead. False if another miss of the stream came in between.
+    fn asked(&mut self, ask: Ask) -> bool {
         let page = PageNumber(ask.start.0.wrapping_add_signed(-ask.stride));
-        if let Some(stream) = self
-            .streams
-            .iter_mut()
-            .find(|stream| stream.used > 0 && stream.last == page)
-        {
-            stream.last = Ask { start: page, ..ask }.page(ask.count);
-            stream.ahead = ask.count;
-        }
+        let mut streams = self.streams.iter_mut();
+        let stream = streams.find(|stream| stream.used > 0 && stream.last == page);
+        stream
+            .map(|stream| {
+                stream.last = Ask { start: page, ..ask }.page(ask.count);
+                stream.ahead = ask.count;
+            })
+            .is_some()
     }
 }
 
@@ -224,12 +224,8 @@ impl Streams {
     pub fn begin(&self, ask: Ask, room: u64) -> Option<Ask> {
         let count = u64::from(ask.count).min(room) as u32;
         let ask = Ask { count, ..ask };
-        self.with(|followed| {
-            if count > 0 {
-                followed.asked(ask);
-            }
-        });
-        (count > 0).then_some(ask)
+        let noted = count > 0 && self.with(|followed| followed.asked(ask)) == Some(true);
+        noted.then_some(ask)
     }
 
     /// Leaves a request for the fault thread; one too many is dropped.
