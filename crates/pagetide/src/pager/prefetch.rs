@@ -16,7 +16,7 @@ use super::word::{REWRITTEN, State, Word};
 /// Most pages fetched with one COPY, and between two looks for faults.
 pub const RUN_PAGES: usize = 16;
 /// Most pages that are read ahead at once by whoever has served the fault: about 20 us. The rest is the fault thread's, when no fault waits.
-const IN_HANDLER: u32 = 16;
+const AT_ONCE: u32 = 16;
 
 impl Pager {
     /// Pages that may be fetched without being asked for.
@@ -51,12 +51,12 @@ impl Server<'_> {
         }
         // Beside the one thread that faults, it runs only while that waits, and for the stream's next page: left for later, this would come too late. Who
         // else faults just now, or waits for an event to be read, waits for these pages.
-        let rest = ask.after(IN_HANDLER);
+        let rest = ask.after(AT_ONCE);
         if rest.count > 0 && pager.streams.hand_over(rest) && !self.may_block {
             pager.ring_fault_thread();
         }
         let here = Ask {
-            count: ask.count.min(IN_HANDLER),
+            count: ask.count.min(AT_ONCE),
             ..ask
         };
         self.read_ahead(here);
