@@ -38,11 +38,21 @@ pub struct Maps {
 impl Maps {
     /// Opens the list of this process's mappings.
     pub fn open() -> Result<Maps, Errno> {
-        let file = crate::procfs::open_self(c"/proc/self/maps")?;
-        Ok(Maps {
+        crate::procfs::open_self(c"/proc/self/maps").map(Maps::of)
+    }
+
+    /// As [`Maps::open`], for a thread whose table of descriptors is not that of [`procfs::keep`](crate::procfs::keep): by its absolute path.
+    pub fn open_by_path() -> Result<Maps, Errno> {
+        use rustix::fs::{CWD, Mode, OFlags, openat};
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        openat(CWD, c"/proc/self/maps", flags, Mode::empty()).map(Maps::of)
+    }
+
+    fn of(file: OwnedFd) -> Maps {
+        Maps {
             file,
             buffer: [0; 8192],
-        })
+        }
     }
 
     /// Calls `visit` with every mapping in address order. The list is consistent within a page of text, not as a whole.

@@ -20,6 +20,7 @@ mod own_stack;
 mod processors;
 mod program;
 mod refuse;
+mod remapping;
 mod stacks;
 mod start;
 mod warden;

@@ -84,38 +84,3 @@ pub unsafe extern "C" fn mmap64(
     // SAFETY: by the caller's word.
     unsafe { map(address, len, protection, flags, fd, offset) }
 }
-
-/// Stands before `mremap`. A mapping that grows while it comes under the pager is for a moment two in the kernel's eyes, and those it does
-/// not move or resize together (EFAULT); once the warden has looked they are one again.
-///
-/// # Safety
-/// As `mremap`. It is variadic in C; on x86-64 an argument that was not given is a register with anything in it, so it is used only
-/// where the flags say that it was given.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mremap(
-    old: usize,
-    old_len: usize,
-    new_len: usize,
-    flags: i32,
-    new: usize,
-) -> *mut libc::c_void {
-    const TRIES: u32 = 3;
-    let new = match flags & libc::MREMAP_FIXED {
-        0 => 0,
-        _ => new,
-    };
-    let args = [old, old_len, new_len, flags as usize, new, 0];
-    for tried in 1.. {
-        // SAFETY: by the caller's word.
-        let result = unsafe { syscall6(libc::SYS_mremap as usize, args) };
-        if !(-4095..0).contains(&result) {
-            return result as *mut libc::c_void;
-        }
-        if -result as i32 != libc::EFAULT || tried == TRIES || agent().is_none() {
-            set_errno(-result as i32);
-            return libc::MAP_FAILED;
-        }
-        warden::look_now();
-    }
-    unreachable!("the last try returns")
-}

@@ -342,9 +342,11 @@ fn an_explicit_prefetch_brings_a_range_without_a_fault() {
         .unwrap();
     region.as_mut_slice().fill(3);
     region.evict(0..1024 * PAGE).unwrap();
+    let fetched_before = region.stats().fetched_pages;
     region.prefetch(0..512 * PAGE).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while region.stats().resident_bytes < (512 * PAGE) as u64 {
+    // Resident bytes count room from when it is reserved: fetched pages are in place.
+    while region.stats().fetched_pages < fetched_before + 512 {
         assert!(std::time::Instant::now() < deadline, "{:?}", region.stats());
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
