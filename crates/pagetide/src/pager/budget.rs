@@ -1,8 +1,8 @@
 //! The bound on resident pages: what counts, what is reserved, what is lent.
 use std::sync::atomic::Ordering;
 
-use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::{PAGE_SIZE, PageNumber};
 
 use super::Pager;
 
@@ -84,6 +84,19 @@ impl Pager {
         }
         self.note_resident(resident);
         true
+    }
+
+    /// Takes one page of the budget for `page`. If the evictor waits for that page itself, whatever the budget: nobody else would make room.
+    pub(super) fn reserve_for(&self, page: PageNumber) -> bool {
+        let reserved = self.reserve(1);
+        let [start, end] = &self.evictors;
+        let is_evictors =
+            || (start.load(Ordering::SeqCst)..end.load(Ordering::SeqCst)).contains(&page.0);
+        if !reserved && is_evictors() {
+            self.adopt(1);
+            return true;
+        }
+        reserved
     }
 
     /// Counts `pages` as resident that already are, whatever the budget.

@@ -38,8 +38,9 @@ pub mod request;
 pub mod serve;
 pub mod signal;
 mod spans;
+pub mod store_thread;
 mod stores;
-pub mod streams;
+mod streams;
 pub mod table;
 mod together;
 pub mod watch;
@@ -66,8 +67,10 @@ use request::Request;
 use table::PageTable;
 use word::GENERATIONS;
 
-/// Pages the evictor takes at a time.
+/// Pages that are moved, put and dropped at a time.
 pub const BATCH_PAGES: usize = 64;
+/// Pages that may be on their way out at once: several batches, so that the program is interrupted once for all of them.
+pub const STAGED_PAGES: usize = 4 * BATCH_PAGES;
 
 /// What kind of memory a pager serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +106,7 @@ pub struct Pager {
     /// Pages are moved here out of the program's memory.
     pub staging: Mapping,
     /// Whose page a staged page is, by its number; changes with the gate held, and means something while that page's word says Staged.
-    staged_owner: [AtomicU64; BATCH_PAGES],
+    staged_owner: [AtomicU64; STAGED_PAGES],
     /// Where staged pages go to be dropped.
     pub drain: Mapping,
     /// Attached memory, in address order, not overlapping.
@@ -114,6 +117,8 @@ pub struct Pager {
     pub own_drops: Mutex<Vec<PageRange>>,
     /// Wakes the evictor.
     pub work: Doorbell,
+    /// What is on its way out, and the thread that may take it there.
+    pub stowage: store_thread::Stowage,
     errand: errand::Errand,
     /// Rung when resident pages went down, or a request was served.
     pub progress: Doorbell,
@@ -126,6 +131,8 @@ pub struct Pager {
     together: together::Together,
     /// Set in a process that has forked or was forked: pages may be shared with another process.
     pub forked: AtomicBool,
+    /// Pages that the evictor itself touches, from the first to before the second; none if they are equal.
+    evictors: [AtomicU64; 2],
     /// Holders that want the evictor to hold still.
     pub pause: AtomicU32,
     /// The evictor is in a round.
@@ -181,13 +188,14 @@ impl Pager {
             gate: Lock::new(),
             ledger,
             ownership,
-            staging: map(BATCH_PAGES * PAGE_SIZE)?,
-            drain: map(BATCH_PAGES * PAGE_SIZE)?,
-            staged_owner: [const { AtomicU64::new(0) }; BATCH_PAGES],
+            staging: map(STAGED_PAGES * PAGE_SIZE)?,
+            drain: map(STAGED_PAGES * PAGE_SIZE)?,
+            staged_owner: [const { AtomicU64::new(0) }; STAGED_PAGES],
             spans: Mutex::new(Vec::with_capacity(1024)),
             renaming: AtomicBool::new(false),
             own_drops: Mutex::new(Vec::with_capacity(BATCH_PAGES)),
             work: Doorbell::new(),
+            stowage: store_thread::Stowage::new(),
             errand: errand::Errand::default(),
             progress: Doorbell::new(),
             wanted: AtomicU64::new(0),
@@ -195,6 +203,7 @@ impl Pager {
             fault_processors: follow::FaultProcessors::default(),
             together: together::Together::default(),
             forked: AtomicBool::new(false),
+            evictors: [const { AtomicU64::new(0) }; 2],
             pause: AtomicU32::new(0),
             evicting: AtomicU32::new(0),
             park: AtomicU32::new(0),

@@ -246,7 +246,7 @@ impl<'p> Server<'p> {
         let pager = self.pager;
         if self.detaching {
             pager.adopt(1);
-        } else if !pager.reserve(1) {
+        } else if !pager.reserve_for(page) {
             return Outcome::NoRoom;
         }
         if !pager

@@ -42,7 +42,7 @@ impl Server<'_> {
         if !pager.reserve(range.pages()) {
             pager.unclaim(range.after(1));
             range = PageRange::one(page);
-            if !pager.reserve(1) {
+            if !pager.reserve_for(page) {
                 pager.unclaim(range);
                 return Outcome::NoRoom;
             }
