@@ -22,5 +22,6 @@ pub mod sync;
 pub mod thread;
 pub mod trap;
 pub mod uffd;
+pub mod wait;
 
 pub use page::{PAGE_SHIFT, PAGE_SIZE, PageNumber, PageRange};

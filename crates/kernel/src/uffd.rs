@@ -5,7 +5,6 @@
 use std::ffi::c_void;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Updater, opcode};
 
@@ -462,10 +461,9 @@ impl Uffd {
         }
     }
 
-    /// Whether a message waits. Does not block.
+    /// Whether a message waits, or may. Does not block.
     pub fn is_readable(&self) -> bool {
-        let mut fd = [PollFd::new(&self.fd, PollFlags::IN)];
-        matches!(poll(&mut fd, Some(&Timespec::default())), Ok(1..))
+        crate::wait::is_readable(&self.fd).unwrap_or(true)
     }
 
     /// The descriptor's number.

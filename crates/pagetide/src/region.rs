@@ -18,7 +18,6 @@ use crate::pager::policy::Kind;
 use crate::pager::pool::ServerPool;
 use crate::pager::request::{Completion, Request};
 use crate::pager::signal::Registration;
-use crate::pager::store_thread::StoreThread;
 use crate::pager::watch::Watcher;
 use crate::pager::word::{PIN, PIN_MAX, State};
 use crate::pager::{Handles, Ownership, Pager, StartError};
@@ -204,11 +203,6 @@ impl Builder {
         threads.push(start(
             "pagetide-evict",
             Box::new(move || Evictor::new(&evictor).run()),
-        )?);
-        let storer = Arc::clone(&pager);
-        threads.push(start(
-            "pagetide-store",
-            Box::new(move || StoreThread::new(&storer).run()),
         )?);
         let served = Arc::new(Served {
             memory,
@@ -542,7 +536,6 @@ impl Drop for Served {
     fn drop(&mut self) {
         self.pager.closing.store(true, Ordering::SeqCst);
         self.pager.work.ring();
-        self.pager.stowage.ring();
         self.pager.ring_fault_thread();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use pagetide::report::{Reply, Request};
 use pagetide_kernel::PAGE_SIZE;
+use pagetide_kernel::wait::wait_for;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
@@ -19,6 +20,8 @@ use crate::warden::AUXILIARY;
 const CONNECTIONS: usize = 16;
 /// Longest request line.
 const LINE: usize = 4096;
+/// How long it sleeps where the kernel does not say what is there to read.
+const BLIND: Duration = Duration::from_millis(20);
 /// A connection that is silent this long is closed.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -43,10 +46,6 @@ pub fn serve(agent: &'static Agent) {
         } else {
             250
         };
-        let timeout = rustix::time::Timespec {
-            tv_sec: timeout / 1000,
-            tv_nsec: timeout % 1000 * 1_000_000,
-        };
         let mut fds: Vec<PollFd<'_>> = connections
             .iter()
             .map(|c| PollFd::new(&c.socket, PollFlags::IN))
@@ -54,8 +53,14 @@ pub fn serve(agent: &'static Agent) {
         if connections.len() < CONNECTIONS {
             fds.push(PollFd::new(&listener, PollFlags::IN));
         }
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
-        let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+        let known = wait_for(&mut fds, None, Duration::from_millis(timeout)).is_some();
+        if !known {
+            std::thread::sleep(BLIND);
+        }
+        let ready: Vec<bool> = fds
+            .iter()
+            .map(|fd| !known || !fd.revents().is_empty())
+            .collect();
         drop(fds);
         if !crate::start::warden_lives() {
             agent.pager.end_process("a thread of the pager was ended from outside; new memory cannot be governed any more");

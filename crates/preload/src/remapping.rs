@@ -1,7 +1,8 @@
 //! `mremap` of what is one mapping to the program and several to the kernel.
 //!
 //! The kernel keeps two neighbours apart for good when their first pages were touched while one was under the pager and the other was not yet: each then
-//! has an `anon_vma` of its own. It moves and resizes one mapping at a time (EFAULT), so here they go one after the other.
+//! has an `anon_vma` of its own. It resizes one mapping at a time, and of several it moves (from 6.17) those that are not under a userfaultfd, one after the
+//! other, and stops at the first that is: EFAULT, with a part moved. So here they go piece by piece, and back if that fails.
 use pagetide_kernel::fork::syscall6;
 use pagetide_kernel::maps::{Backing, Maps};
 use pagetide_kernel::{PAGE_SIZE, PageRange};
@@ -35,104 +36,229 @@ impl Remap {
         self.flags & flag != 0
     }
 
-    /// One mapping after the other. EFAULT if they are not all private and anonymous, or are not several.
+    /// The part of a move after its first `len` bytes.
+    fn after(self, len: usize) -> Remap {
+        Remap {
+            old: self.old + len,
+            old_len: self.old_len - len,
+            new_len: self.new_len - len,
+            new: self.new.wrapping_add(len),
+            ..self
+        }
+    }
+
+    /// The first `len` bytes of a move.
+    fn first(self, len: usize) -> Remap {
+        Remap {
+            old_len: len,
+            new_len: len,
+            ..self
+        }
+    }
+
+    /// Piece by piece what the kernel does not do at once. EFAULT if not all of it is mapped.
     ///
     /// # Safety
-    /// As `mremap`.
+    /// As `mremap`. None of it was moved, except by a call with MREMAP_FIXED, from its start on.
     unsafe fn by_pieces(mut self) -> Result<usize, Errno> {
-        self.old_len = self.old_len.next_multiple_of(PAGE_SIZE);
-        self.new_len = self.new_len.next_multiple_of(PAGE_SIZE);
-        let whole = PageRange::covering(self.old, self.old_len);
-        let pieces = pieces(whole)?;
-        let growth = self.new_len.saturating_sub(self.old_len);
         if self.new_len < self.old_len {
-            // Without MREMAP_FIXED the kernel shrinks any number of mappings.
-            return Err(Errno::FAULT);
+            // Only with MREMAP_FIXED: otherwise the kernel shrinks any number of mappings.
+            let tail = [
+                self.old + self.new_len,
+                self.old_len - self.new_len,
+                0,
+                0,
+                0,
+                0,
+            ];
+            // SAFETY: by the caller's word: the rest goes first.
+            result(unsafe { syscall6(libc::SYS_munmap as usize, tail) })?;
+            self.old_len = self.new_len;
         }
-        if !self.has(libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP) {
-            let last = pieces[pieces.len() - 1];
-            let len = bytes(last);
-            let grown = Remap {
-                old: address(last),
-                old_len: len,
-                new_len: len + growth,
-                flags: 0,
-                new: 0,
-            };
-            // SAFETY: by the caller's word; what is mapped stays where it is.
-            match unsafe { grown.call() } {
-                Ok(_) => return Ok(self.old),
-                Err(Errno::NOMEM) if self.has(libc::MREMAP_MAYMOVE) => {}
-                Err(errno) => return Err(errno),
-            }
+        if self.has(libc::MREMAP_FIXED) {
+            // SAFETY: by the caller's word.
+            return unsafe { self.move_pieces() }.map(|()| self.new);
         }
-        let target = if self.has(libc::MREMAP_FIXED) {
-            self.new
-        } else {
-            reserve(self.new_len)?
+        // SAFETY: by the caller's word; what is mapped stays where it is.
+        match unsafe { self.grow_last() } {
+            Err(Errno::NOMEM) if self.has(libc::MREMAP_MAYMOVE) => {}
+            done => return done,
+        }
+        let target = reserve(0, self.new_len)?;
+        let fixed = Remap {
+            flags: self.flags | libc::MREMAP_FIXED,
+            new: target,
+            ..self
         };
-        // SAFETY: by the caller's word; the target is the caller's to give, or nobody's yet.
-        let moved = unsafe { self.move_pieces(&pieces, growth, target) };
-        if moved.is_err() && !self.has(libc::MREMAP_FIXED) {
+        // SAFETY: by the caller's word; the target is nobody's yet.
+        let moved = unsafe { fixed.move_pieces() };
+        if moved.is_err() {
+            let reserved = [target, self.new_len, 0, 0, 0, 0];
             // SAFETY: reserved above, and what was moved there is back.
-            unsafe {
-                syscall6(
-                    libc::SYS_munmap as usize,
-                    [target, self.new_len, 0, 0, 0, 0],
-                )
-            };
+            unsafe { syscall6(libc::SYS_munmap as usize, reserved) };
         }
         moved.map(|()| target)
     }
 
-    /// Moves `pieces` to `target`, the last growing by `growth` bytes; those that were moved go back when one cannot be.
+    /// Grows in place what is at the end, if all before it is mapped.
+    ///
+    /// # Safety
+    /// As `mremap` with no flags.
+    unsafe fn grow_last(self) -> Result<usize, Errno> {
+        if !is_mapped(self.old, self.old_len) {
+            return Err(Errno::FAULT);
+        }
+        let mut len = self.old_len;
+        while len > 0 {
+            let last = Remap {
+                flags: 0,
+                ..self.after(self.old_len - len)
+            };
+            // SAFETY: by the caller's word.
+            match unsafe { last.call() } {
+                Err(Errno::FAULT) => len = half(len),
+                done => return done.map(|_| self.old),
+            }
+        }
+        Err(Errno::FAULT)
+    }
+
+    /// Moves as much as goes at a time, what is at the end growing; back with it when something does not.
     ///
     /// # Safety
     /// As `mremap` with MREMAP_FIXED.
-    unsafe fn move_pieces(
-        self,
-        pieces: &[PageRange],
-        growth: usize,
-        target: usize,
-    ) -> Result<(), Errno> {
-        let flags = self.flags | libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-        for (index, piece) in pieces.iter().enumerate() {
-            let len = bytes(*piece);
-            let is_last = index + 1 == pieces.len();
-            let one = Remap {
-                old: address(*piece),
-                old_len: len,
-                new_len: if is_last { len + growth } else { len },
-                flags,
-                new: target + (address(*piece) - self.old),
-            };
-            // SAFETY: by the caller's word.
-            let Err(errno) = (unsafe { one.call() }) else {
+    unsafe fn move_pieces(self) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < self.old_len {
+            let rest = self.after(done);
+            if !is_mapped(rest.old, PAGE_SIZE) {
+                // SAFETY: by the caller's word.
+                let gone = unsafe { rest.moved_by_the_kernel() };
+                match gone {
+                    0 => {
+                        // SAFETY: as above.
+                        unsafe { self.back(done) };
+                        return Err(Errno::FAULT);
+                    }
+                    gone => done += gone,
+                }
                 continue;
-            };
-            for piece in &pieces[..index] {
-                let back = Remap {
-                    old: target + (address(*piece) - self.old),
-                    old_len: bytes(*piece),
-                    new_len: bytes(*piece),
-                    flags: libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
-                    new: address(*piece),
-                };
-                // SAFETY: back to where it was a moment ago. Should that fail too, the caller's error is the first one's.
-                let _ = unsafe { back.call() };
             }
-            return Err(errno);
+            let mut tried = rest;
+            loop {
+                // SAFETY: by the caller's word.
+                match unsafe { tried.call() } {
+                    Ok(_) => {
+                        done += tried.old_len;
+                        break;
+                    }
+                    // It may have moved a part; that shows in the next round.
+                    Err(Errno::FAULT) if !is_mapped(rest.old, PAGE_SIZE) => break,
+                    Err(Errno::FAULT) if half(tried.old_len) > 0 => {
+                        tried = rest.first(half(tried.old_len));
+                    }
+                    Err(errno) => {
+                        // SAFETY: by the caller's word.
+                        unsafe { self.back(done) };
+                        return Err(errno);
+                    }
+                }
+            }
         }
         Ok(())
     }
+
+    /// Bytes at the start that are no longer at the old place and are at the new one: a call that failed has moved them.
+    ///
+    /// # Safety
+    /// As `mremap` with MREMAP_FIXED.
+    unsafe fn moved_by_the_kernel(self) -> usize {
+        let (mut gone, mut there) = (0, self.old_len);
+        // The first page that is still mapped, by bisection: those before it went.
+        while there - gone > PAGE_SIZE {
+            let middle = gone + (there - gone) / 2 / PAGE_SIZE * PAGE_SIZE;
+            match is_mapped(self.old + middle, PAGE_SIZE) {
+                true => there = middle,
+                false => gone = middle,
+            }
+        }
+        match is_mapped(self.new, there) {
+            true => there,
+            false => 0,
+        }
+    }
+
+    /// Moves the first `len` bytes back to where they were a moment ago, as far as that goes: the caller's error is the first one's.
+    ///
+    /// # Safety
+    /// As `mremap` with MREMAP_FIXED.
+    unsafe fn back(self, len: usize) {
+        let mut back = Remap {
+            old: self.new,
+            old_len: len,
+            new_len: len,
+            flags: libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED,
+            new: self.old,
+        };
+        let mut part = len;
+        while back.old_len > 0 && part > 0 {
+            // SAFETY: by the caller's word.
+            match unsafe { back.first(part).call() } {
+                Ok(_) => {
+                    back = back.after(part);
+                    part = back.old_len;
+                }
+                Err(_) => part = half(part),
+            }
+        }
+    }
+
+    /// With MREMAP_DONTUNMAP what was moved does not show at the old place, so nothing may be tried twice: the pieces first, then each once.
+    ///
+    /// # Safety
+    /// As `mremap` with MREMAP_DONTUNMAP.
+    unsafe fn keeping_the_old_place(self) -> Result<usize, Errno> {
+        let pieces = pieces(PageRange::covering(self.old, self.old_len));
+        if pieces.len() < 2 || self.old_len != self.new_len {
+            // SAFETY: by the caller's word.
+            return unsafe { self.call() };
+        }
+        let target = match self.has(libc::MREMAP_FIXED) {
+            true => self.new,
+            false => reserve(self.new, self.new_len)?,
+        };
+        for piece in pieces {
+            let offset = piece.start.address() - self.old;
+            let one = Remap {
+                flags: self.flags | libc::MREMAP_FIXED,
+                new: target,
+                ..self
+            };
+            // SAFETY: by the caller's word; the target is the caller's to give, or nobody's yet.
+            unsafe { one.after(offset).first(piece.bytes()).call() }?;
+        }
+        Ok(target)
+    }
 }
 
-fn address(range: PageRange) -> usize {
-    range.start.address()
+/// Half of `len` in whole pages, rounded down.
+fn half(len: usize) -> usize {
+    len / 2 / PAGE_SIZE * PAGE_SIZE
 }
 
-fn bytes(range: PageRange) -> usize {
-    range.pages() as usize * PAGE_SIZE
+/// Whether every page from `address` on, for `len` bytes, is mapped.
+fn is_mapped(address: usize, len: usize) -> bool {
+    const SYS_MINCORE: usize = 27;
+    const PAGES: usize = 1024;
+    let mut residency = [0u8; PAGES];
+    (address..address + len)
+        .step_by(PAGES * PAGE_SIZE)
+        .all(|part| {
+            let bytes = (address + len - part).min(PAGES * PAGE_SIZE);
+            let into = residency.as_mut_ptr() as usize;
+            // SAFETY: mincore(2) writes a byte a page, at most PAGES.
+            unsafe { syscall6(SYS_MINCORE, [part, bytes, into, 0, 0, 0]) == 0 }
+        })
 }
 
 fn result(returned: isize) -> Result<usize, Errno> {
@@ -142,47 +268,43 @@ fn result(returned: isize) -> Result<usize, Errno> {
     }
 }
 
-/// The mappings that `whole` consists of, in order: several, without a hole, all private and anonymous; otherwise EFAULT.
-fn pieces(whole: PageRange) -> Result<Vec<PageRange>, Errno> {
+/// The mappings that `whole` consists of, in order, if all of it is private, anonymous and mapped; otherwise none.
+fn pieces(whole: PageRange) -> Vec<PageRange> {
     let mut pieces = Vec::new();
     let mut end = whole.start;
-    Maps::open_by_path()
-        .and_then(|mut maps| {
-            maps.for_each(|mapping| {
-                let piece = whole.intersection(mapping.range);
-                if mapping.backing == Backing::Anonymous && !piece.is_empty() && piece.start == end
-                {
-                    pieces.push(piece);
-                    end = piece.end;
-                }
-            })
+    let read = Maps::open_by_path().and_then(|mut maps| {
+        maps.for_each(|mapping| {
+            let piece = whole.intersection(mapping.range);
+            if mapping.backing == Backing::Anonymous && !piece.is_empty() && piece.start == end {
+                pieces.push(piece);
+                end = piece.end;
+            }
         })
-        .map_err(|_| Errno::FAULT)?;
-    match pieces.len() > 1 && end == whole.end {
-        true => Ok(pieces),
-        false => Err(Errno::FAULT),
+    });
+    match read.is_ok() && end == whole.end {
+        true => pieces,
+        false => Vec::new(),
     }
 }
 
-/// Address space that nobody else will be given.
-fn reserve(len: usize) -> Result<usize, Errno> {
+/// Address space that nobody else will be given, at `hint` if that is free.
+fn reserve(hint: usize, len: usize) -> Result<usize, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let none = libc::PROT_NONE as usize;
     // SAFETY: a new mapping, wherever there is room.
     result(unsafe {
         syscall6(
             libc::SYS_mmap as usize,
-            [0, len, none, flags as usize, usize::MAX, 0],
+            [hint, len, none, flags as usize, usize::MAX, 0],
         )
     })
 }
 
-/// Stands before `mremap`. A mapping that grows while it comes under the pager is for a moment two in the kernel's eyes, and those it does
-/// not move or resize together (EFAULT); once the warden has looked they are mostly one again. What never is goes piece by piece.
+/// Stands before `mremap`.
 ///
 /// # Safety
 /// As `mremap`. It is variadic in C; on x86-64 an argument that was not given is a register with anything in it, so it is used only
-/// where the flags say that it was given.
+/// where the flags say that it may have been given.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     old: usize,
@@ -191,11 +313,6 @@ pub unsafe extern "C" fn mremap(
     flags: i32,
     new: usize,
 ) -> *mut libc::c_void {
-    const TRIES: u32 = 3;
-    let new = match flags & libc::MREMAP_FIXED {
-        0 => 0,
-        _ => new,
-    };
     let asked = Remap {
         old,
         old_len,
@@ -204,24 +321,45 @@ pub unsafe extern "C" fn mremap(
         new,
     };
     // SAFETY: by the caller's word.
-    let mut done = unsafe { asked.call() };
-    for _ in 0..TRIES {
-        if done != Err(Errno::FAULT) || agent().is_none() {
-            break;
-        }
-        warden::look_now();
-        // SAFETY: by the caller's word; nothing was moved or resized yet.
-        done = unsafe { asked.call() };
-        if done == Err(Errno::FAULT) {
-            // SAFETY: by the caller's word.
-            done = unsafe { asked.by_pieces() };
-        }
-    }
-    match done {
+    match unsafe { remap(asked) } {
         Ok(address) => address as *mut libc::c_void,
         Err(errno) => {
             set_errno(errno.raw_os_error());
             libc::MAP_FAILED
         }
     }
+}
+
+/// # Safety
+/// As `mremap`.
+unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
+    const TRIES: u32 = 3;
+    let is_governed = agent().is_some();
+    let [old_len, new_len] =
+        [asked.old_len, asked.new_len].map(|len| len.checked_next_multiple_of(PAGE_SIZE));
+    let (Some(old_len), Some(new_len)) = (old_len, new_len) else {
+        // SAFETY: by the caller's word.
+        return unsafe { asked.call() };
+    };
+    if is_governed && asked.has(libc::MREMAP_DONTUNMAP) {
+        // SAFETY: by the caller's word.
+        return unsafe { asked.keeping_the_old_place() };
+    }
+    // What was never mapped at its start is an error of the caller's.
+    let may_have_pieces = is_governed && old_len > PAGE_SIZE && asked.old.is_multiple_of(PAGE_SIZE);
+    let is_there = may_have_pieces && is_mapped(asked.old, PAGE_SIZE);
+    // SAFETY: by the caller's word.
+    let mut done = unsafe { asked.call() };
+    (asked.old_len, asked.new_len) = (old_len, new_len);
+    for tried in 0..TRIES {
+        if done != Err(Errno::FAULT) || !is_there {
+            break;
+        }
+        if tried > 0 {
+            warden::look_now();
+        }
+        // SAFETY: by the caller's word; what the first call has moved is at the new place, what another has is back.
+        done = unsafe { asked.by_pieces() };
+    }
+    done
 }

@@ -12,7 +12,6 @@ use pagetide::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide::pager::evict::Evictor;
 use pagetide::pager::fault::FaultThread;
 use pagetide::pager::recorder::Recorder;
-use pagetide::pager::store_thread::StoreThread;
 use pagetide::pager::{Handles, Ownership, Pager};
 use pagetide_kernel::own::{Mapping, exclude};
 use pagetide_kernel::procfs;
@@ -61,7 +60,6 @@ struct Threads {
     warden: RawThread,
     fault: RawThread,
     evictor: RawThread,
-    store: RawThread,
     control: RawThread,
 }
 
@@ -71,7 +69,6 @@ impl Threads {
             warden: RawThread::new()?,
             fault: RawThread::new()?,
             evictor: RawThread::new()?,
-            store: RawThread::new()?,
             control: RawThread::new()?,
         })
     }
@@ -93,15 +90,7 @@ pub fn agent() -> Option<&'static Agent> {
 impl Agent {
     /// Whether the threads that must live do.
     pub fn threads_live(&self) -> bool {
-        let Threads {
-            fault,
-            evictor,
-            store,
-            ..
-        } = threads();
-        [fault, evictor, store]
-            .iter()
-            .all(|thread| thread.tid() != 0)
+        threads().fault.tid() != 0 && threads().evictor.tid() != 0
     }
 }
 
@@ -111,10 +100,9 @@ pub fn threads_running() -> usize {
         warden,
         fault,
         evictor,
-        store,
         control,
     } = threads();
-    let all = [warden, fault, evictor, store, control];
+    let all = [warden, fault, evictor, control];
     all.iter().filter(|thread| thread.tid() != 0).count()
 }
 
@@ -376,14 +364,12 @@ fn run_threads(agent: &'static Agent) {
     let Threads {
         fault,
         evictor,
-        store,
         control,
         ..
     } = threads();
-    let entries: [(&RawThread, extern "C" fn(*const ()) -> !); 4] = [
+    let entries: [(&RawThread, extern "C" fn(*const ()) -> !); 3] = [
         (fault, enter_fault),
         (evictor, enter_evictor),
-        (store, enter_store),
         (control, enter_control),
     ];
     for (thread, entry) in entries {
@@ -415,12 +401,6 @@ extern "C" fn enter_evictor(this: *const ()) -> ! {
     let pager = &argument(this).pager;
     Evictor::new(pager).run();
     pager.end_process("the evictor ended")
-}
-
-extern "C" fn enter_store(this: *const ()) -> ! {
-    let pager = &argument(this).pager;
-    StoreThread::new(pager).run();
-    pager.end_process("the store thread ended")
 }
 
 extern "C" fn enter_control(this: *const ()) -> ! {

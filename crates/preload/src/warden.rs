@@ -11,7 +11,6 @@ use pagetide_kernel::own;
 use pagetide_kernel::sync::{Doorbell, Lock, now_ns};
 use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_store::Freeze;
-use rustix::event::{PollFd, PollFlags};
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -314,13 +313,8 @@ impl Warden {
             if lease.write_end.is_some() {
                 return true;
             }
-            let mut fds = [PollFd::new(&lease.read_end, PollFlags::IN)];
-            let zero = rustix::time::Timespec {
-                tv_sec: 0,
-                tv_nsec: 0,
-            };
-            let gone = rustix::event::poll(&mut fds, Some(&zero)).is_ok()
-                && fds[0].revents().contains(PollFlags::HUP);
+            // Nobody writes to it: there is nothing to read while the child has its end, and the end of the file after.
+            let gone = rustix::io::read(&lease.read_end, &mut [0u8; 1]) == Ok(0);
             if let (true, Some(freeze)) = (gone, lease.freeze) {
                 pager.active_store().thaw(freeze);
             }

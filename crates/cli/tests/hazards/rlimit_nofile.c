@@ -28,4 +28,12 @@ static void hazard(void) {
     char *more = map_filled(memory_bytes / 2, 3);
     check(more, memory_bytes / 2, 3, "after RLIMIT_AS");
     check(memory, memory_bytes, 1, "after RLIMIT_AS");
+    /* What a process that locks itself in does: no descriptor more. poll(2) works for none of its threads then. */
+    for (rlim_t none = 2; none-- > 0;) {
+        struct rlimit limit = {none, none};
+        NEED(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+        check(memory, memory_bytes, 1, "without room for a descriptor");
+        fill(more, memory_bytes / 2, 4 + none);
+        check(more, memory_bytes / 2, 4 + none, "rewritten without room for a descriptor");
+    }
 }

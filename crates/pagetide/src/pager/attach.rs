@@ -12,8 +12,10 @@ impl FaultThread<'_> {
     /// Gives `range` back to the kernel's care, with every page present.
     pub(super) fn detach(&mut self, range: PageRange) -> Result<(), Errno> {
         let pager = self.pager;
+        // The evictor may wait for a page itself before it holds still.
         pager.pause_evictor(|| {
-            self.follow_events();
+            self.read_messages();
+            self.serve_deferred();
         });
         self.server.detaching = true;
         let mut result = Ok(());

@@ -25,12 +25,11 @@ impl Errand {
 }
 
 impl Pager {
-    /// Has the fault thread, the evictor and the store thread call `what`, the same function each time, once more: each before it next serves a fault, evicts or stores.
+    /// Has the fault thread and the evictor call `what`, the same function each time, once more: each before it next serves a fault or evicts.
     pub fn send(&self, what: fn()) {
         self.errand.what.get_or_init(|| what);
         self.errand.asked.fetch_add(1, SeqCst);
         self.work.ring();
-        self.stowage.ring();
         self.ring_fault_thread();
     }
 }

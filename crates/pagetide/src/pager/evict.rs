@@ -23,10 +23,10 @@ use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::StoreError;
 
 use super::follow::Workplace;
+use super::outgoing::Outgoing;
 use super::request::Completion;
-use super::store_thread::{RESPITE_NS, WORTH_A_HANDOVER};
 use super::word::State;
-use super::{BATCH_PAGES, Pager, STAGED_PAGES};
+use super::{BATCH_PAGES, Pager};
 
 /// How long the store may refuse pages while the program waits for room, before the program is ended. Stated in docs/failure-modes.md.
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
@@ -65,12 +65,11 @@ pub(super) enum Round {
 pub struct Evictor<'p> {
     pub(super) pager: &'p Pager,
     candidates: Vec<PageNumber>,
+    pub(super) outgoing: Outgoing<'p>,
     drops: Vec<PageRange>,
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
     workplace: Workplace,
-    /// The store thread was late: not to be waited for before.
-    hand_over_from_ns: u64,
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
@@ -82,11 +81,11 @@ impl<'p> Evictor<'p> {
     pub fn new(pager: &'p Pager) -> Evictor<'p> {
         Evictor {
             pager,
-            candidates: Vec::with_capacity(STAGED_PAGES),
+            candidates: Vec::with_capacity(BATCH_PAGES),
+            outgoing: Outgoing::new(pager),
             drops: Vec::with_capacity(BatchDropper::MAX),
             refilling: false,
             workplace: Workplace::default(),
-            hand_over_from_ns: 0,
             failing_since_ns: None,
             stuck_since: None,
             backoff: BACKOFF.0,
@@ -158,11 +157,7 @@ impl<'p> Evictor<'p> {
             need => {
                 let faults = &self.pager.fault_processors;
                 let most = self.workplace.choose_for_evictor(faults);
-                let most = most.min(match self.may_hand_over() {
-                    true => STAGED_PAGES as u64,
-                    false => BATCH_PAGES as u64,
-                });
-                self.round(need.min(most) as usize)
+                self.round(need.min(most).min(BATCH_PAGES as u64) as usize)
             }
         }
     }
@@ -237,12 +232,11 @@ impl<'p> Evictor<'p> {
         let before = self.pager.ledger.evictions.load(Relaxed);
         self.drop_clean_in_batches();
         self.evict_by_moving();
-        let shared = std::mem::take(&mut self.pager.outgoing().shared);
-        if !shared.is_empty() {
-            self.candidates = self.break_sharing(shared);
-            self.pager.outgoing().sharing_broken = true;
+        if !self.outgoing.shared.is_empty() {
+            self.outgoing.sharing_broken = true;
+            self.candidates = self.break_sharing();
             self.evict_by_moving();
-            self.pager.outgoing().sharing_broken = false;
+            self.outgoing.sharing_broken = false;
         }
         if self.pager.ledger.evictions.load(Relaxed) > before {
             Round::Evicted
@@ -252,48 +246,36 @@ impl<'p> Evictor<'p> {
     }
 
     fn evict_by_moving(&mut self) {
-        let pager = self.pager;
-        let mut outgoing = pager.outgoing();
-        if pager.handles().can_move() {
+        let candidates = std::mem::take(&mut self.candidates);
+        if self.pager.handles().can_move() {
             let (started_ns, mut moves) = (now_ns(), 0);
-            for run in self.candidates.chunk_by(|a, b| a.0 + 1 == b.0) {
-                outgoing.stage(pager, run);
+            for run in candidates.chunk_by(|a, b| a.0 + 1 == b.0) {
+                self.outgoing.stage(run);
                 moves += 1;
             }
             self.workplace
-                .note_moves(&pager.fault_processors, now_ns() - started_ns, moves);
+                .note_moves(&self.pager.fault_processors, now_ns() - started_ns, moves);
         } else {
-            outgoing.refused.extend_from_slice(&self.candidates);
+            self.outgoing.refused.extend_from_slice(&candidates);
         }
-        let dirty = outgoing.dirty();
-        drop(outgoing);
-        let put = match dirty >= WORTH_A_HANDOVER && self.may_hand_over() {
-            true => self.stow_elsewhere(),
-            false => None,
+        self.candidates = candidates;
+        let at_a_time = self.pager.active_store().capabilities().put_batch_pages;
+        let error = loop {
+            match self.outgoing.put_some(at_a_time.clamp(1, BATCH_PAGES)) {
+                Ok(true) => {}
+                Ok(false) => break None,
+                Err(error) => break Some(error),
+            }
         };
-        let put = put.unwrap_or_else(|| pager.outgoing().put_and_drop(pager));
-        if put.is_err() {
-            let mut outgoing = pager.outgoing();
-            while !outgoing.give_back(pager) {
+        if error.is_some() {
+            while !self.outgoing.give_back() {
                 std::thread::yield_now();
             }
-            outgoing.drop_all(pager);
         }
-        self.note_failure(put.err(), dirty > 0);
+        let put = self.outgoing.has_dirty();
+        self.outgoing.drop_frames();
+        self.note_failure(error, put);
         self.evict_in_place();
-    }
-
-    /// Whether another processor has the time to store what is moved out on this one.
-    fn may_hand_over(&self) -> bool {
-        self.workplace.kept_to().is_some() && now_ns() >= self.hand_over_from_ns
-    }
-
-    fn stow_elsewhere(&mut self) -> Option<Result<(), StoreError>> {
-        let result = self.pager.stow_elsewhere(self.workplace.kept_to()?);
-        if result.is_none() {
-            self.hand_over_from_ns = now_ns() + RESPITE_NS;
-        }
-        result
     }
 
     /// In a region nobody else empties memory, so clean pages can be dropped where they are, many in one call: they are protected,
@@ -371,7 +353,8 @@ impl<'p> Evictor<'p> {
     }
 
     /// Pages shared with a forked process cannot be moved until they are this process's own. Returns those that are now.
-    fn break_sharing(&mut self, mut shared: Vec<PageNumber>) -> Vec<PageNumber> {
+    fn break_sharing(&mut self) -> Vec<PageNumber> {
+        let mut shared = std::mem::take(&mut self.outgoing.shared);
         shared.retain(|page| {
             let word = self.pager.table.load(*page);
             if word.state() == State::Clean {

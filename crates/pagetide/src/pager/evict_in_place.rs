@@ -16,8 +16,7 @@ use super::word::{Place, REMOVED, State, Word};
 impl Evictor<'_> {
     /// Evicts the pages that would not move. Those that cannot be evicted here either go to the end of the queue.
     pub(super) fn evict_in_place(&mut self) {
-        let refused = std::mem::take(&mut self.pager.outgoing().refused);
-        for page in refused {
+        for page in std::mem::take(&mut self.outgoing.refused) {
             let word = self.pager.table.load(page);
             match word.state() {
                 State::Clean if word.pins() == 0 => self.drop_clean_in_place(page, word),

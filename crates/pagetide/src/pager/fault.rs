@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::uffd::{Event, Message};
+use pagetide_kernel::wait::wait_for;
 use rustix::event::{PollFd, PollFlags};
-use rustix::time::Timespec;
 
 use super::loads::Load;
 use super::serve::{Fault, Outcome, Server};
@@ -134,22 +134,16 @@ impl<'p> FaultThread<'p> {
             _ if self.pager.together.is_holding() => Duration::from_nanos(QUIET_NS),
             _ => Duration::from_millis(100),
         };
-        let timeout = Timespec {
-            tv_sec: 0,
-            tv_nsec: timeout.as_nanos() as i64,
-        };
         let mut fds = [
             PollFd::new(&handles.uffd, PollFlags::IN),
             PollFd::new(&handles.bell, PollFlags::IN),
         ];
-        match rustix::event::poll(&mut fds, Some(&timeout)) {
-            Ok(0) if self.deferred.is_empty() && self.loads.is_empty() => {
-                self.leave_program();
-            }
-            Ok(1..) if !fds[1].revents().is_empty() => {
-                let _ = rustix::io::read(&handles.bell, &mut [0u8; 8]);
-            }
-            _ => {}
+        let ready = wait_for(&mut fds, Some(&handles.either), timeout);
+        if ready == Some(0) && self.deferred.is_empty() && self.loads.is_empty() {
+            self.leave_program();
+        }
+        if ready.is_none() || !fds[1].revents().is_empty() {
+            let _ = rustix::io::read(&handles.bell, &mut [0u8; 8]);
         }
     }
 
@@ -181,14 +175,6 @@ impl<'p> FaultThread<'p> {
         std::mem::swap(&mut self.fresh, &mut fresh);
         self.deferred.append(&mut fresh);
         true
-    }
-
-    /// Reads what waits and acts on events, but leaves faults for later. Returns whether any message came.
-    pub(super) fn follow_events(&mut self) -> bool {
-        let gate = self.pager.gate.lock();
-        let any = self.collect_messages();
-        self.process_events(gate);
-        any
     }
 
     /// Puts the events read in `events` and the faults in `fresh`.
@@ -226,7 +212,7 @@ impl<'p> FaultThread<'p> {
         }
     }
 
-    fn serve_deferred(&mut self) -> bool {
+    pub(super) fn serve_deferred(&mut self) -> bool {
         if self.deferred.is_empty() {
             return false;
         }

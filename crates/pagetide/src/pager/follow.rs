@@ -104,12 +104,8 @@ impl FaultProcessors {
 /// Where one of the pager's threads works. Only the calling thread's place changes.
 #[derive(Debug, Default)]
 pub struct Workplace {
-    /// What it keeps to, and where it might work before.
-    bound: Option<(CpuSet, CpuSet)>,
-    /// What it keeps to if that is a single processor, for the evictor one beside the thread that faults.
-    kept_to: Option<usize>,
-    /// What it keeps away from.
-    avoided: Option<usize>,
+    /// The processor it keeps to, and where it might work before.
+    bound: Option<(usize, CpuSet)>,
     /// Changes of the faulting thread seen.
     changes: u32,
     /// What moving a page cost on another processor than the faulting thread's.
@@ -165,52 +161,32 @@ impl Workplace {
 
     /// Keeps to `wanted`, or to nothing. Whether that is a change.
     pub fn go(&mut self, wanted: Option<usize>) -> bool {
-        if self.kept_to == wanted {
+        if self.bound.as_ref().map(|(cpu, _)| *cpu) == wanted {
             return false;
         }
         self.leave();
         if let Some(cpu) = wanted {
-            let kept =
-                self.keep_to(|may| (cpu < CpuSet::MAX_CPU && may.is_set(cpu)).then(|| only(cpu)));
-            self.kept_to = wanted.filter(|_| kept);
+            self.keep_to(cpu);
         }
         true
     }
 
-    /// The processor it keeps to.
-    pub fn kept_to(&self) -> Option<usize> {
-        self.kept_to
-    }
-
-    /// Keeps away from `cpu`, if there is another.
-    pub fn avoid(&mut self, cpu: usize) {
-        if self.avoided == Some(cpu) || cpu >= CpuSet::MAX_CPU {
+    fn keep_to(&mut self, cpu: usize) {
+        let Ok(before) = sched_getaffinity(None) else {
             return;
+        };
+        if cpu < CpuSet::MAX_CPU
+            && before.is_set(cpu)
+            && sched_setaffinity(None, &only(cpu)).is_ok()
+        {
+            self.bound = Some((cpu, before));
         }
-        self.leave();
-        let kept = self.keep_to(|may| {
-            let mut others = *may;
-            others.unset(cpu);
-            (others.count() > 0).then_some(others)
-        });
-        self.avoided = Some(cpu).filter(|_| kept);
-    }
-
-    /// Keeps to what `choose` makes of where it may work. Whether it did.
-    fn keep_to(&mut self, choose: impl FnOnce(&CpuSet) -> Option<CpuSet>) -> bool {
-        let chosen = sched_getaffinity(None)
-            .ok()
-            .and_then(|before| Some((choose(&before)?, before)));
-        let chosen = chosen.filter(|(set, _)| sched_setaffinity(None, set).is_ok());
-        self.bound = chosen;
-        self.bound.is_some()
     }
 
     /// Back to where it might work before, unless somebody has decided otherwise meanwhile.
     fn leave(&mut self) {
-        (self.kept_to, self.avoided) = (None, None);
-        if let Some((set, before)) = self.bound.take()
-            && sched_getaffinity(None).is_ok_and(|now| now == set)
+        if let Some((cpu, before)) = self.bound.take()
+            && sched_getaffinity(None).is_ok_and(|now| now == only(cpu))
         {
             let _ = sched_setaffinity(None, &before);
         }
@@ -243,7 +219,7 @@ mod tests {
             place.note_moves(&faults, 640_000, 10);
             faults.note();
             place.choose_for_evictor(&faults);
-            let cpu = place.kept_to().expect("moving is dear");
+            let (cpu, _) = place.bound.expect("moving is dear");
             assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
             assert!(faults.evictor_is_here());
             // What it costs here says nothing of what it costs elsewhere.

@@ -2,7 +2,8 @@
 use pagetide_kernel::memory::{BatchDropper, OwnMemory};
 use pagetide_kernel::pagemap::Pagemap;
 use pagetide_kernel::uffd::{self, Uffd, feature};
-use rustix::fd::OwnedFd;
+use pagetide_kernel::wait::either;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
 use super::Ownership;
@@ -41,6 +42,8 @@ pub struct Handles {
     pub dropper: Option<BatchDropper>,
     /// Wakes the fault thread from its poll.
     pub bell: OwnedFd,
+    /// Waits for faults and the bell where poll(2) does not.
+    pub either: OwnedFd,
 }
 
 impl Handles {
@@ -69,8 +72,12 @@ impl Handles {
         let wanted = feature::PAGEFAULT_FLAG_WP | events | optional;
         let negotiate = |features| Uffd::negotiate(open()?, features).map_err(system("UFFDIO_API"));
         use rustix::event::{EventfdFlags, eventfd};
+        let uffd = negotiate(wanted)?;
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(system("eventfd"))?;
         Ok(Handles {
-            uffd: negotiate(wanted)?,
+            either: either(&[uffd.as_fd(), bell.as_fd()]).map_err(system("epoll_create1"))?,
+            uffd,
             drain_uffd: negotiate(feature::PAGEFAULT_FLAG_WP | optional)?,
             pagemap: Pagemap::open(),
             memory: OwnMemory::open().ok(),
@@ -78,8 +85,7 @@ impl Handles {
                 Ownership::Program => None,
                 Ownership::Region | Ownership::SignalRegion => BatchDropper::new().ok(),
             },
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(system("eventfd"))?,
+            bell,
         })
     }
 

@@ -38,9 +38,8 @@ pub mod request;
 pub mod serve;
 pub mod signal;
 mod spans;
-pub mod store_thread;
 mod stores;
-mod streams;
+pub mod streams;
 pub mod table;
 mod together;
 pub mod watch;
@@ -67,10 +66,8 @@ use request::Request;
 use table::PageTable;
 use word::GENERATIONS;
 
-/// Pages that are moved, put and dropped at a time.
+/// Pages the evictor takes at a time.
 pub const BATCH_PAGES: usize = 64;
-/// Pages that may be on their way out at once: several batches, so that the program is interrupted once for all of them.
-pub const STAGED_PAGES: usize = 4 * BATCH_PAGES;
 
 /// What kind of memory a pager serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,7 +103,7 @@ pub struct Pager {
     /// Pages are moved here out of the program's memory.
     pub staging: Mapping,
     /// Whose page a staged page is, by its number; changes with the gate held, and means something while that page's word says Staged.
-    staged_owner: [AtomicU64; STAGED_PAGES],
+    staged_owner: [AtomicU64; BATCH_PAGES],
     /// Where staged pages go to be dropped.
     pub drain: Mapping,
     /// Attached memory, in address order, not overlapping.
@@ -117,8 +114,6 @@ pub struct Pager {
     pub own_drops: Mutex<Vec<PageRange>>,
     /// Wakes the evictor.
     pub work: Doorbell,
-    /// What is on its way out, and the thread that may take it there.
-    pub stowage: store_thread::Stowage,
     errand: errand::Errand,
     /// Rung when resident pages went down, or a request was served.
     pub progress: Doorbell,
@@ -188,14 +183,13 @@ impl Pager {
             gate: Lock::new(),
             ledger,
             ownership,
-            staging: map(STAGED_PAGES * PAGE_SIZE)?,
-            drain: map(STAGED_PAGES * PAGE_SIZE)?,
-            staged_owner: [const { AtomicU64::new(0) }; STAGED_PAGES],
+            staging: map(BATCH_PAGES * PAGE_SIZE)?,
+            drain: map(BATCH_PAGES * PAGE_SIZE)?,
+            staged_owner: [const { AtomicU64::new(0) }; BATCH_PAGES],
             spans: Mutex::new(Vec::with_capacity(1024)),
             renaming: AtomicBool::new(false),
             own_drops: Mutex::new(Vec::with_capacity(BATCH_PAGES)),
             work: Doorbell::new(),
-            stowage: store_thread::Stowage::new(),
             errand: errand::Errand::default(),
             progress: Doorbell::new(),
             wanted: AtomicU64::new(0),

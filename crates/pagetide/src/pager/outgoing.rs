@@ -10,7 +10,7 @@ use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot, StoreError};
 
 use super::word::{Place, QUEUED, State, Word};
-use super::{BATCH_PAGES, Ownership, Pager, STAGED_PAGES};
+use super::{BATCH_PAGES, Ownership, Pager};
 
 /// A page in the staging area. Whose it is stands in [`Pager::staged_owner`].
 #[derive(Debug, Clone, Copy)]
@@ -21,14 +21,12 @@ struct Staged {
     here: bool,
 }
 
-/// What is in the staging area. Of the evictor, which lends it to the store thread.
-#[derive(Debug)]
-pub struct Outgoing {
+/// The staging area and what is in it.
+pub struct Outgoing<'p> {
+    pager: &'p Pager,
     staged: Vec<Staged>,
     /// Pages before this index are put, or needed no put.
     put_up_to: usize,
-    /// The frames of pages before this index are dropped.
-    dropped_up_to: usize,
     unused: Vec<Place>,
     /// Pages that may not be moved: their mapping does not allow it.
     pub(super) refused: Vec<PageNumber>,
@@ -38,39 +36,38 @@ pub struct Outgoing {
     pub(super) sharing_broken: bool,
 }
 
-impl Default for Outgoing {
-    /// Nothing is on its way. Preallocates.
-    fn default() -> Outgoing {
+impl<'p> Outgoing<'p> {
+    /// Nothing is on its way. One thread may have this, the evictor. Preallocates.
+    pub fn new(pager: &'p Pager) -> Outgoing<'p> {
         Outgoing {
-            staged: Vec::with_capacity(STAGED_PAGES),
+            pager,
+            staged: Vec::with_capacity(BATCH_PAGES),
             put_up_to: 0,
-            dropped_up_to: 0,
             unused: Vec::with_capacity(BATCH_PAGES),
-            refused: Vec::with_capacity(STAGED_PAGES),
-            shared: Vec::with_capacity(STAGED_PAGES),
+            refused: Vec::with_capacity(BATCH_PAGES),
+            shared: Vec::with_capacity(BATCH_PAGES),
             sharing_broken: false,
         }
     }
-}
 
-impl Outgoing {
-    /// Pages staged that go to the store, or have gone.
-    pub fn dirty(&self) -> usize {
-        self.staged.iter().filter(|s| s.dirty).count()
+    /// Whether a page was staged that went to the store, or should have.
+    pub fn has_dirty(&self) -> bool {
+        self.staged.iter().any(|s| s.dirty)
     }
 
-    /// Claims a run of neighbouring pages (no more than [`STAGED_PAGES`] with those already staged) and moves it into the staging area. Pages that will not move are
+    /// Claims a run of neighbouring pages (no more than a batch with those already staged) and moves it into the staging area. Pages that will not move are
     /// left as they were.
-    pub fn stage(&mut self, pager: &Pager, run: &[PageNumber]) {
+    pub fn stage(&mut self, run: &[PageNumber]) {
         let mut rest = run;
         while !rest.is_empty() {
-            let done = self.stage_some(pager, rest);
+            let done = self.stage_some(rest);
             rest = &rest[done.max(1).min(rest.len())..];
         }
     }
 
     /// One move, of as many pages of `run` as go at once; returns how many pages it dealt with.
-    fn stage_some(&mut self, pager: &Pager, run: &[PageNumber]) -> usize {
+    fn stage_some(&mut self, run: &[PageNumber]) -> usize {
+        let pager = self.pager;
         let gate = pager.gate.lock();
         if pager.renaming.load(Relaxed) {
             run.iter().for_each(|page| pager.enqueue(*page));
@@ -127,14 +124,15 @@ impl Outgoing {
         if claimed > 1 && progress.stop == Some(Stop::Refused) {
             // The run may cross the end of a mapping, which the kernel does not allow: try its first half.
             drop(gate);
-            return self.stage_some(pager, &run[..claimed / 2]);
+            return self.stage_some(&run[..claimed / 2]);
         }
-        self.leave(pager, run[0], words[0], progress.stop);
+        self.leave(run[0], words[0], progress.stop);
         1
     }
 
     /// A page did not move: what to do with it by the reason. Its word is as it was before the claim.
-    fn leave(&mut self, pager: &Pager, page: PageNumber, word: Word, stop: Option<Stop>) {
+    fn leave(&mut self, page: PageNumber, word: Word, stop: Option<Stop>) {
+        let pager = self.pager;
         match stop {
             // It vanished: the program emptied it without our hearing (MADV_FREE), so nothing is lost.
             Some(Stop::Absent) => {
@@ -155,29 +153,18 @@ impl Outgoing {
     }
 
     /// Whose page is at `index`, while its word says so.
-    fn owner(pager: &Pager, index: usize) -> PageNumber {
-        PageNumber(pager.staged_owner[index].load(Relaxed))
+    fn owner(&self, index: usize) -> PageNumber {
+        PageNumber(self.pager.staged_owner[index].load(Relaxed))
     }
 
     fn is_staged_at(word: Word, index: usize) -> bool {
         word.state() == State::Staged && word.staging_index() == index
     }
 
-    /// Puts all dirty pages into the store and drops the frames, those that are done with while others wait. On an error the pages not put stay staged.
-    pub fn put_and_drop(&mut self, pager: &Pager) -> Result<(), StoreError> {
-        let at_a_time = pager.active_store().capabilities().put_batch_pages;
-        while self.put_some(pager, at_a_time.clamp(1, BATCH_PAGES))? {
-            if self.put_up_to - self.dropped_up_to >= BATCH_PAGES {
-                self.drop_frames(pager, self.put_up_to);
-            }
-        }
-        self.drop_all(pager);
-        Ok(())
-    }
-
     /// Puts the next dirty pages into the store, at most `at_most`, and makes them stored. Zero pages need no store: they go back to
     /// being untouched. False when there was nothing left to put. On an error the pages stay staged.
-    fn put_some(&mut self, pager: &Pager, at_most: usize) -> Result<bool, StoreError> {
+    pub fn put_some(&mut self, at_most: usize) -> Result<bool, StoreError> {
+        let pager = self.pager;
         let mut pages: [&Page; BATCH_PAGES] = [&Page::ZERO; BATCH_PAGES];
         let mut slots = [Slot(0); BATCH_PAGES];
         let mut puts = [(0, false); BATCH_PAGES];
@@ -185,7 +172,7 @@ impl Outgoing {
         // A page that is being renamed (mremap) must not look as if nobody wanted it.
         let gate = pager.gate.lock();
         while next < self.staged.len() && count < at_most {
-            let word = pager.table.load(Self::owner(pager, next));
+            let word = pager.table.load(self.owner(next));
             if self.staged[next].dirty && Self::is_staged_at(word, next) {
                 // SAFETY: staged pages stay where they are until this thread drops or moves them.
                 let bytes = unsafe { pager.staged_bytes(next) };
@@ -206,18 +193,19 @@ impl Outgoing {
                 .put(&pages[..full], &mut slots[..full])?;
         }
         self.put_up_to = next;
-        self.settle(pager, &puts[..count], &slots[..full]);
+        self.settle(&puts[..count], &slots[..full]);
         Ok(count > 0)
     }
 
     /// Makes pages that were put stored: `puts` are their indices and whether they took a slot.
-    fn settle(&mut self, pager: &Pager, puts: &[(usize, bool)], slots: &[Slot]) {
+    fn settle(&mut self, puts: &[(usize, bool)], slots: &[Slot]) {
+        let pager = self.pager;
         let generation = pager.generation();
         self.unused.clear();
         let (mut written, mut next) = (0, 0);
         let gate = pager.gate.lock();
         for (index, is_full) in puts {
-            let (page, index) = (Self::owner(pager, *index), *index);
+            let (page, index) = (self.owner(*index), *index);
             let place = is_full.then(|| {
                 next += 1;
                 Place {
@@ -244,21 +232,22 @@ impl Outgoing {
 
     /// Tries to put the pages the store has not taken back where they were. False when some could not be for now: an event is under way,
     /// which the fault thread must read first. It also ends this when the place was unmapped.
-    pub fn give_back(&mut self, pager: &Pager) -> bool {
+    pub fn give_back(&mut self) -> bool {
         let mut all = true;
         for next in self.put_up_to..self.staged.len() {
             if self.staged[next].dirty {
-                all &= self.give_back_one(pager, next);
+                all &= self.give_back_one(next);
             }
         }
         all
     }
 
-    fn give_back_one(&mut self, pager: &Pager, next: usize) -> bool {
+    fn give_back_one(&mut self, next: usize) -> bool {
+        let pager = self.pager;
         // Before the gate: those inside may wait for it.
         let inside = pager.watch.enter_waiting();
         let _gate = pager.gate.lock();
-        let (page, index) = (Self::owner(pager, next), next);
+        let (page, index) = (self.owner(next), next);
         if !Self::is_staged_at(pager.table.load(page), index) {
             return true;
         }
@@ -292,44 +281,46 @@ impl Outgoing {
         true
     }
 
-    /// Drops all frames left in the staging area, whose pages were put or given back.
-    pub fn drop_all(&mut self, pager: &Pager) {
-        self.drop_frames(pager, self.staged.len());
-        self.staged.clear();
-        (self.put_up_to, self.dropped_up_to) = (0, 0);
-    }
-
-    /// Drops the frames of the pages before `end` that are still there, and counts them.
-    fn drop_frames(&mut self, pager: &Pager, end: usize) {
-        let indices = std::mem::replace(&mut self.dropped_up_to, end)..end;
-        if indices.is_empty() {
+    /// Drops the frames left in the staging area, whose pages were put or given back, and counts them.
+    pub fn drop_frames(&mut self) {
+        if self.staged.is_empty() {
             return;
         }
-        let part = |area: PageRange| PageRange {
-            start: area.start.add(indices.start as u64),
-            end: area.start.add(indices.end as u64),
-        };
-        let staged = part(pager.staging.range());
+        let pager = self.pager;
         let silent = match pager.ownership {
-            Ownership::Region | Ownership::SignalRegion => staged,
-            Ownership::Program => Self::drain(pager, staged, part(pager.drain.range())),
+            Ownership::Region | Ownership::SignalRegion => self.used_part(pager.staging.range()),
+            Ownership::Program => self.drain(),
         };
-        // SAFETY: what is staged there is stored, clean or given up, and the areas belong to whoever has this.
+        // SAFETY: everything still staged is stored, clean or given up, and the areas are this thread's own.
         let _ = unsafe { discard(silent) };
-        let dropped = &self.staged[indices.clone()];
-        let here = dropped.iter().filter(|s| s.here).count() as u64;
-        let clean = dropped.iter().filter(|s| !s.dirty).count() as u64;
+        let here = self.staged.iter().filter(|s| s.here).count() as u64;
+        let clean = self.staged.iter().filter(|s| !s.dirty).count() as u64;
         pager.unreserve(here);
         pager.ledger.evictions.fetch_add(here, Relaxed);
         pager.ledger.clean_drops.fetch_add(clean, Relaxed);
+        self.staged.clear();
+        self.put_up_to = 0;
+    }
+
+    /// As many pages at the start of `area` as are staged.
+    fn used_part(&self, area: PageRange) -> PageRange {
+        PageRange {
+            start: area.start,
+            end: area.start.add(self.staged.len() as u64),
+        }
     }
 
     /// Moves the frames on to the drain area. Emptying the staging area itself would raise remove events; the drain area has none.
     ///
     /// Nothing may be left behind, or no page could be moved to its place ever after. A frame may stay pinned for a moment after it was
     /// written to a disk directly: the kernel wakes the writer first. What will not move is emptied where it is.
-    fn drain(pager: &Pager, staged: PageRange, drain: PageRange) -> PageRange {
+    fn drain(&self) -> PageRange {
         const TRIES: u32 = 1000;
+        let pager = self.pager;
+        let (staged, drain) = (
+            self.used_part(pager.staging.range()),
+            self.used_part(pager.drain.range()),
+        );
         let (mut moved, mut tries) = (0, 0);
         while moved < drain.pages() {
             let source = staged.after(moved).start;

@@ -62,7 +62,6 @@ impl Pager {
         }
         self.work.forget_waiters();
         self.progress.forget_waiters();
-        self.stowage.forget_waiters();
         self.wanted.store(0, Ordering::SeqCst);
         self.loan.store(0, Ordering::SeqCst);
         self.forked.store(true, Ordering::SeqCst);

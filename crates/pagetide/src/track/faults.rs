@@ -7,11 +7,11 @@ use std::time::Duration;
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::trap::{Access, Serve, Signal, Trap};
 use pagetide_kernel::uffd::{self, Event, Message, Uffd, feature};
+use pagetide_kernel::wait::wait_for;
 use pagetide_kernel::{PageNumber, PageRange};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::time::Timespec;
 
 use super::memory::{Spans, TrackError, system};
 use super::threads;
@@ -172,15 +172,11 @@ fn serve_messages<S: OnWrite>(server: &S, closing: &AtomicBool, bell: &OwnedFd) 
 }
 
 fn sleep(uffd: &Uffd, bell: &OwnedFd) {
-    let timeout = Timespec {
-        tv_sec: 0,
-        tv_nsec: Duration::from_millis(100).as_nanos() as i64,
-    };
     let mut fds = [
         PollFd::new(uffd, PollFlags::IN),
         PollFd::new(bell, PollFlags::IN),
     ];
-    let _ = rustix::event::poll(&mut fds, Some(&timeout));
+    wait_for(&mut fds, None, Duration::from_millis(100));
 }
 
 /// A userfaultfd for write-protect faults that somebody serves, with all that helps and this kernel has.

@@ -5,14 +5,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use pagetide_kernel::memory::set_inherited;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::uffd::{self, Event, Message, Stop, Uffd, feature};
+use pagetide_kernel::wait::wait_for;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
-use rustix::time::Timespec;
 
 use super::image::{Image, ImageRun};
 use super::reader::{BlockBuffer, FileError};
@@ -265,15 +266,11 @@ impl Shared {
     }
 
     fn sleep(&self) {
-        let timeout = Timespec {
-            tv_sec: 0,
-            tv_nsec: 100_000_000,
-        };
         let mut fds = [
             PollFd::new(&self.uffd, PollFlags::IN),
             PollFd::new(&self.bell, PollFlags::IN),
         ];
-        let _ = rustix::event::poll(&mut fds, Some(&timeout));
+        wait_for(&mut fds, None, Duration::from_millis(100));
     }
 
     fn serve(&self, page: PageNumber, index: u64, buffer: &mut BlockBuffer) {
