@@ -21,17 +21,16 @@ static char *map_in_pieces(size_t piece, uint64_t seed) {
 }
 
 /* A neighbour of governed memory, mapped and touched just now: natively one mapping with it. */
-static void move_what_is_just_coming_under_the_pager(size_t piece, int flags) {
-    char *low = map_new(2 * piece);
-    NEED(munmap(low + piece, piece) == 0);
-    fill(low, piece, 7);
+static void move_what_is_just_coming_under_the_pager(size_t piece, int flags, int upper_is_new) {
+    char *to = map_new(2 * piece), *low = map_new(2 * piece), *new_half = low + upper_is_new * piece, *old_half = low + !upper_is_new * piece;
+    NEED(munmap(new_half, piece) == 0);
+    fill(old_half, piece, 7);
     struct timespec governed = {.tv_nsec = 60 * 1000 * 1000};
     nanosleep(&governed, NULL);
-    char *to = map_new(2 * piece);
-    NEED(mmap(low + piece, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == low + piece);
-    fill(low + piece, piece, 7);
+    NEED(mmap(new_half, piece, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == new_half);
+    fill(new_half, piece, 7);
     NEED(mremap(low, 2 * piece, 2 * piece, MREMAP_MAYMOVE | MREMAP_FIXED | flags, to) == to);
-    check_as(to, low, 2 * piece, 7, "moved while its second half came under the pager");
+    check_as(to, low, 2 * piece, 7, "moved while half of it came under the pager");
     if (flags) check_zero(low, 2 * piece, "the old place");
     NEED(munmap(to, 2 * piece) == 0);
     if (flags) NEED(munmap(low, 2 * piece) == 0);
@@ -39,8 +38,8 @@ static void move_what_is_just_coming_under_the_pager(size_t piece, int flags) {
 
 static void hazard(void) {
     for (int i = 0; i < 8; i++) {
-        move_what_is_just_coming_under_the_pager(16 * PAGE, 0);
-        move_what_is_just_coming_under_the_pager(16 * PAGE, 4 /* MREMAP_DONTUNMAP */);
+        move_what_is_just_coming_under_the_pager(16 * PAGE, 0, i % 2);
+        move_what_is_just_coming_under_the_pager(16 * PAGE, 4 /* MREMAP_DONTUNMAP */, i % 2);
     }
     size_t piece = memory_bytes / 8 / PIECES / PAGE * PAGE, length = PIECES * piece;
     char *from = map_in_pieces(piece, 1), *to = map_new(length);
