@@ -18,6 +18,18 @@ pub fn let_go() {
     }
 }
 
+/// Runs `call`, which starts a thread or a program or asks for processors, with no thread held. A thread that is cancelled in it leaves here without a
+/// word (and there may be nothing here to be unwound); then none is held ever after, which costs only time.
+pub fn with_none_held<R>(call: impl FnOnce() -> R) -> R {
+    let Some(agent) = agent() else {
+        return call();
+    };
+    agent.pager.begin_call();
+    let result = call();
+    agent.pager.end_call();
+    result
+}
+
 /// Stands before `sched_getaffinity`.
 ///
 /// # Safety
@@ -29,12 +41,11 @@ pub unsafe extern "C" fn sched_getaffinity(
     set: *mut libc::cpu_set_t,
 ) -> i32 {
     type Get = unsafe extern "C" fn(libc::pid_t, usize, *mut libc::cpu_set_t) -> i32;
-    let_go();
     // SAFETY: the C library's function, with the caller's arguments.
-    unsafe {
+    with_none_held(|| unsafe {
         let next: Get = std::mem::transmute(SCHED_GETAFFINITY.address());
         next(pid, size, set)
-    }
+    })
 }
 
 /// Stands before `sched_setaffinity`.
@@ -48,12 +59,11 @@ pub unsafe extern "C" fn sched_setaffinity(
     set: *const libc::cpu_set_t,
 ) -> i32 {
     type Set = unsafe extern "C" fn(libc::pid_t, usize, *const libc::cpu_set_t) -> i32;
-    let_go();
     // SAFETY: the C library's function, with the caller's arguments.
-    unsafe {
+    with_none_held(|| unsafe {
         let next: Set = std::mem::transmute(SCHED_SETAFFINITY.address());
         next(pid, size, set)
-    }
+    })
 }
 
 /// Stands before `pthread_getaffinity_np`.
@@ -67,12 +77,11 @@ pub unsafe extern "C" fn pthread_getaffinity_np(
     set: *mut libc::cpu_set_t,
 ) -> i32 {
     type Get = unsafe extern "C" fn(libc::pthread_t, usize, *mut libc::cpu_set_t) -> i32;
-    let_go();
     // SAFETY: the C library's function, with the caller's arguments.
-    unsafe {
+    with_none_held(|| unsafe {
         let next: Get = std::mem::transmute(PTHREAD_GETAFFINITY.address());
         next(thread, size, set)
-    }
+    })
 }
 
 /// Stands before `pthread_setaffinity_np`.
@@ -86,12 +95,11 @@ pub unsafe extern "C" fn pthread_setaffinity_np(
     set: *const libc::cpu_set_t,
 ) -> i32 {
     type Set = unsafe extern "C" fn(libc::pthread_t, usize, *const libc::cpu_set_t) -> i32;
-    let_go();
     // SAFETY: the C library's function, with the caller's arguments.
-    unsafe {
+    with_none_held(|| unsafe {
         let next: Set = std::mem::transmute(PTHREAD_SETAFFINITY.address());
         next(thread, size, set)
-    }
+    })
 }
 
 /// Stands before `system`, which starts a program inside the C library.
@@ -101,12 +109,11 @@ pub unsafe extern "C" fn pthread_setaffinity_np(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
     type System = unsafe extern "C" fn(*const c_char) -> i32;
-    let_go();
     // SAFETY: the C library's function, with the caller's argument.
-    unsafe {
+    with_none_held(|| unsafe {
         let next: System = std::mem::transmute(SYSTEM.address());
         next(command)
-    }
+    })
 }
 
 /// Stands before `popen`, which starts a program inside the C library.
@@ -116,10 +123,9 @@ pub unsafe extern "C" fn system(command: *const c_char) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
     type Popen = unsafe extern "C" fn(*const c_char, *const c_char) -> *mut libc::FILE;
-    let_go();
     // SAFETY: the C library's function, with the caller's arguments.
-    unsafe {
+    with_none_held(|| unsafe {
         let next: Popen = std::mem::transmute(POPEN.address());
         next(command, mode)
-    }
+    })
 }

@@ -49,7 +49,6 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: passed through.
         return unsafe { next(thread, attributes, start, argument) };
     }
-    processors::let_go();
     // From the program's `malloc`, as any library would: the agent's allocator has a lock that a thread on a governed stack must not hold.
     // SAFETY: room for one `Begin`.
     let begin = unsafe { libc::malloc(size_of::<Begin>()) }.cast::<Begin>();
@@ -59,7 +58,8 @@ pub unsafe extern "C" fn pthread_create(
     // SAFETY: fresh, large enough, aligned by `malloc`.
     unsafe { begin.write(Begin { start, argument }) };
     // SAFETY: as the caller's call, with our own start routine, which takes over `begin`.
-    let result = unsafe { next(thread, attributes, on_start, begin.cast()) };
+    let result =
+        processors::with_none_held(|| unsafe { next(thread, attributes, on_start, begin.cast()) });
     if result != 0 {
         // SAFETY: no thread was made, so it is still ours.
         unsafe { libc::free(begin.cast()) };

@@ -53,6 +53,16 @@ impl Pager {
         self.together.let_go();
     }
 
+    /// The same before a call that may take long, such as one that starts a thread; none is held until [`Pager::end_call`].
+    pub fn begin_call(&self) {
+        self.together.begin_call();
+    }
+
+    /// Ends one [`Pager::begin_call`].
+    pub fn end_call(&self) {
+        self.together.end_call();
+    }
+
     /// In a forked child, whose copy was made while everything held still: nobody holds or waits any more.
     pub fn reset_after_fork(&self) {
         self.forget_recorder();

@@ -27,8 +27,10 @@ pub const QUIET_NS: u64 = 2_000_000;
 const HEIRS_NS: u64 = 30_000_000;
 /// How long a thread is held at most before the scheduler decides again, and how long it is left to.
 const TURN_NS: (u64, u64) = (500_000_000, 2_000_000);
+/// How long a thread that asks to be let go waits for the one that holds it just now.
+const PATIENCE_NS: u64 = 20_000_000;
 /// How long a thread that was let go by its own doing is not held again.
-const RESPITE_NS: u64 = 5_000_000;
+const RESPITE_NS: u64 = 50_000_000;
 
 /// The thread that is held, as every thread may know it.
 #[derive(Debug, Default)]
@@ -37,6 +39,8 @@ pub struct Together {
     thread: AtomicU32,
     /// None is held before this time.
     not_before_ns: AtomicU64,
+    /// Calls under way during which none is held.
+    calls: AtomicU32,
     held: Mutex<Option<Held>>,
 }
 
@@ -76,19 +80,45 @@ impl Together {
         if self.thread.load(SeqCst) == 0 {
             return;
         }
-        // Not while a signal handler has interrupted this very function, nor while the fault thread is at it: nobody waits for this lock.
-        if let Ok(mut held) = self.held.try_lock()
-            && let Some(held) = held.take()
-        {
-            self.thread.store(0, SeqCst);
-            held.free(Some(held.thread));
-            // A child made by vfork, that is about to become another program.
-            held.free(None);
+        // Who holds or frees it just now has done so soon, and waits for nobody. But a signal handler may have interrupted this very function.
+        let until_ns = now_ns() + PATIENCE_NS;
+        loop {
+            if let Ok(mut held) = self.held.try_lock() {
+                if let Some(held) = held.take() {
+                    held.free(Some(held.thread));
+                    self.thread.store(0, SeqCst);
+                    // A child made by vfork, that is about to become another program.
+                    held.free(None);
+                }
+                return;
+            }
+            if now_ns() > until_ns {
+                return;
+            }
+            std::thread::yield_now();
         }
+    }
+
+    /// Lets the thread go, and holds none until [`Together::end_call`], however long that takes on a busy machine.
+    pub fn begin_call(&self) {
+        self.calls.fetch_add(1, SeqCst);
+        self.let_go();
+    }
+
+    /// Ends one [`Together::begin_call`].
+    pub fn end_call(&self) {
+        let less = |calls: u32| calls.checked_sub(1);
+        let _ = self.calls.fetch_update(SeqCst, SeqCst, less);
+    }
+
+    /// Whether none may be held at `now_ns`.
+    fn is_excused(&self, now_ns: u64) -> bool {
+        self.calls.load(SeqCst) > 0 || now_ns < self.not_before_ns.load(SeqCst)
     }
 
     /// In a forked child: whoever was held is in the parent.
     pub fn forget(&self) {
+        self.calls.store(0, SeqCst);
         self.thread.store(0, SeqCst);
         if let Ok(mut held) = self.held.try_lock() {
             *held = None;
@@ -101,26 +131,29 @@ impl Together {
     }
 
     /// Holds `thread` on `cpu`. Whether that was possible, and of any use.
-    fn hold(&self, thread: u32, cpu: usize) -> bool {
+    fn hold(&self, thread: u32, cpu: usize, now_ns: u64) -> bool {
         let (Some(id), Ok(mut held)) = (Pid::from_raw(thread as i32), self.held.try_lock()) else {
             return false;
         };
         let Ok(before) = sched_getaffinity(Some(id)) else {
             return false;
         };
-        if !before.is_set(cpu)
-            || before == only(cpu)
-            || sched_setaffinity(Some(id), &only(cpu)).is_err()
-        {
+        if !before.is_set(cpu) || before == only(cpu) {
+            return false;
+        }
+        let since = began_now();
+        // Said first: whoever asks to be let go sees this and waits until it is done, or is seen here.
+        self.thread.store(thread, SeqCst);
+        if self.is_excused(now_ns) || sched_setaffinity(Some(id), &only(cpu)).is_err() {
+            self.thread.store(0, SeqCst);
             return false;
         }
         *held = Some(Held {
             thread: id,
             cpu,
             before,
-            since: began_now(),
+            since,
         });
-        self.thread.store(thread, SeqCst);
         true
     }
 
@@ -129,8 +162,9 @@ impl Together {
         if let Ok(mut held) = self.held.try_lock()
             && let Some(held) = held.take()
         {
-            self.thread.store(0, SeqCst);
             held.free(Some(held.thread));
+            // Not before: whoever sees that none is held takes itself for free.
+            self.thread.store(0, SeqCst);
             free_heirs(&held, evictor);
         }
     }
@@ -167,17 +201,16 @@ impl Beside {
             return self.leave(together, faults);
         };
         if !together.is_holding() {
-            if now_ns < together.not_before_ns.load(SeqCst) {
+            if together.is_excused(now_ns) {
                 return self.leave(together, faults);
             }
             let Some(cpu) = processor_of(thread) else {
                 return self.leave(together, faults);
             };
             self.place.go(Some(cpu as usize));
-            if together.hold(thread, cpu as usize) {
+            if together.hold(thread, cpu as usize, now_ns) {
                 (self.held_since_ns, self.heirs_ns) = (now_ns, now_ns);
-            }
-            if now_ns < together.not_before_ns.load(SeqCst) {
+            } else if together.is_excused(now_ns) {
                 // It asked to be let go in this very moment.
                 return self.leave(together, faults);
             }
@@ -307,6 +340,9 @@ mod tests {
         if all < 2 {
             return eprintln!("skipped: one processor only");
         }
+        // One at a time: heirs are looked for among all threads of the process.
+        static ALONE: Mutex<()> = Mutex::new(());
+        let _alone = ALONE.lock().unwrap_or_else(|failed| failed.into_inner());
         std::thread::spawn(|| {
             let (together, faults) = (Together::default(), FaultProcessors::default());
             let (mut beside, program) = (Beside::default(), Program::start());
