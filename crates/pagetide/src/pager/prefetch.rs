@@ -10,7 +10,7 @@ use pagetide_store::{Page, Slot};
 use super::Pager;
 use super::fault::FaultThread;
 use super::serve::Server;
-use super::streams::Ask;
+use super::streams::{Ask, WINDOW_MAX};
 use super::word::{REWRITTEN, State, Word};
 
 /// Most pages fetched with one COPY, and between two looks for faults.
@@ -55,11 +55,7 @@ impl Server<'_> {
         if rest.count > 0 && pager.streams.hand_over(rest) && !self.may_block {
             pager.ring_fault_thread();
         }
-        let here = Ask {
-            count: ask.count.min(AT_ONCE),
-            ..ask
-        };
-        self.read_ahead(here);
+        self.read_ahead(ask.first(AT_ONCE));
     }
 
     /// Pages that may be read ahead when `wanted` are. An evictor that waits for this very processor has it first: it has to run before long all the
@@ -74,29 +70,45 @@ impl Server<'_> {
         pager.spare()
     }
 
-    /// Fetches the pages of `ask` that are stored, as far as there is room.
+    /// Fetches the pages of `ask`, at most 64, that are stored, as far as there is room.
     fn read_ahead(&mut self, ask: Ask) {
-        let neighbours = match ask.stride {
-            1 => Some((ask.page(0), ask.count)),
-            -1 => Some((ask.page(ask.count - 1), ask.count)),
-            _ => None,
-        };
-        if let Some((start, count)) = neighbours {
-            let mut range = PageRange {
-                start,
-                end: start.add(u64::from(count)),
-            };
-            while !range.is_empty() && self.pager.spare() > 0 {
-                range = range.after(self.fetch_run(range, self.pager.spare(), true).max(1));
+        let fetched = match ask.stride {
+            1 => self.fetch_neighbours(ask.page(0), ask.count),
+            // The last comes first.
+            -1 => {
+                let fetched = self.fetch_neighbours(ask.page(ask.count - 1), ask.count);
+                fetched.reverse_bits() >> (WINDOW_MAX - ask.count)
             }
-            return;
+            _ => self.fetch_each(ask),
+        };
+        self.pager.streams.fetched(ask, fetched);
+    }
+
+    /// Fetches `count` pages from `start`; a bit for each that was.
+    fn fetch_neighbours(&mut self, start: PageNumber, count: u32) -> u64 {
+        let mut fetched = 0;
+        let mut range = PageRange {
+            start,
+            end: start.add(u64::from(count)),
+        };
+        while !range.is_empty() && self.pager.spare() > 0 {
+            let run = self.fetch_run(range, self.pager.spare(), true);
+            fetched |= ((1 << run) - 1) << (range.start.0 - start.0);
+            range = range.after(run.max(1));
         }
+        fetched
+    }
+
+    /// The same for pages that are not neighbours.
+    fn fetch_each(&mut self, ask: Ask) -> u64 {
+        let mut fetched = 0;
         for index in 0..ask.count {
             if self.pager.spare() == 0 {
                 break;
             }
-            self.fetch_run(PageRange::one(ask.page(index)), 1, true);
+            fetched |= self.fetch_run(PageRange::one(ask.page(index)), 1, true) << index;
         }
+        fetched
     }
 
     /// Fetches the stored pages at the start of `range`, at most [`RUN_PAGES`] and `room`, with one COPY; returns how many. Nothing is waited for: a
@@ -191,10 +203,7 @@ impl FaultThread<'_> {
         let Some(ask) = self.pager.streams.take() else {
             return false;
         };
-        let now = Ask {
-            count: ask.count.min(RUN_PAGES as u32),
-            ..ask
-        };
+        let now = ask.first(RUN_PAGES as u32);
         let rest = ask.after(now.count);
         if rest.count > 0 {
             self.pager.streams.hand_over(rest);

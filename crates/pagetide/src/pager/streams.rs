@@ -31,6 +31,10 @@ pub struct Ask {
     pub stride: i64,
     /// How many.
     pub count: u32,
+    /// When the miss was that they follow: tells the window they are of.
+    window: u64,
+    /// The first page's place in that window.
+    offset: u32,
 }
 
 impl Ask {
@@ -43,11 +47,20 @@ impl Ask {
         PageNumber(page.unwrap_or(0))
     }
 
+    /// The first `count` of it.
+    pub fn first(self, count: u32) -> Ask {
+        Ask {
+            count: self.count.min(count),
+            ..self
+        }
+    }
+
     /// What is left after the first `count`.
     pub fn after(self, count: u32) -> Ask {
         Ask {
             start: self.page(count),
             count: self.count - count.min(self.count),
+            offset: self.offset + count,
             ..self
         }
     }
@@ -60,8 +73,11 @@ struct Stream {
     stride: i64,
     votes: i32,
     window: u32,
-    /// Pages read ahead since its last miss.
+    /// Pages to be read ahead since its last miss.
     ahead: u32,
+    /// Those that were, by their places among these: others were resident, or never stored, or there was no room.
+    fetched: u64,
+    /// When its last miss was; no two streams have the same.
     used: u64,
 }
 
@@ -103,6 +119,7 @@ impl Followed {
                 votes: 0,
                 window: 1,
                 ahead: 0,
+                fetched: 0,
                 used: clock,
             };
             if let Some(oldest) = self.streams.iter_mut().min_by_key(|stream| stream.used) {
@@ -114,14 +131,14 @@ impl Followed {
         let stride = page.0.wrapping_sub(stream.last.0) as i64;
         let mut advice = Advice::default();
         if stride != 0 && stride == stream.stride {
-            advice.hits = stream.ahead;
+            advice.hits = stream.fetched_of(stream.ahead);
             stream.votes = (stream.votes + 1).min(VOTES_MAX);
             if stream.ahead > 0 {
                 stream.window = (stream.window * 2).min(WINDOW_MAX);
             }
         } else if let Some(used) = stream.used_before(page) {
             // There was no room for it, the program was quicker, or it is gone again: the stream goes on.
-            advice.hits = used;
+            advice.hits = stream.fetched_of(used);
             if used * 2 < stream.ahead {
                 stream.window = (stream.window / 2).max(1);
             }
@@ -135,32 +152,43 @@ impl Followed {
         }
         stream.last = page;
         stream.ahead = 0;
+        stream.fetched = 0;
         if stream.votes >= BELIEVED {
+            let start = page.0.checked_add_signed(stream.stride).unwrap_or(0);
             advice.ask = Some(Ask {
-                start: page,
+                start: PageNumber(start),
                 stride: stream.stride,
-                count: stream.window + 1,
-            })
-            .map(|ask| ask.after(1));
+                count: stream.window,
+                window: clock,
+                offset: 0,
+            });
         }
         advice
     }
 
     /// Notes that the pages of `ask`, which come after a miss, are being read ahead. False if another miss of the stream came in between.
     fn asked(&mut self, ask: Ask) -> bool {
-        let page = PageNumber(ask.start.0.wrapping_add_signed(-ask.stride));
+        let Some(stream) = self.stream_of_window(ask) else {
+            return false;
+        };
+        stream.last = ask.page(ask.count - 1);
+        stream.ahead = ask.count;
+        true
+    }
+
+    fn stream_of_window(&mut self, ask: Ask) -> Option<&mut Stream> {
         let mut streams = self.streams.iter_mut();
-        let stream = streams.find(|stream| stream.used > 0 && stream.last == page);
-        stream
-            .map(|stream| {
-                stream.last = Ask { start: page, ..ask }.page(ask.count);
-                stream.ahead = ask.count;
-            })
-            .is_some()
+        streams.find(|stream| stream.used == ask.window)
     }
 }
 
 impl Stream {
+    /// How many of the first `count` pages of its window were read ahead.
+    fn fetched_of(&self, count: u32) -> u32 {
+        let all = u64::MAX.checked_shl(count).unwrap_or(0);
+        (self.fetched & !all).count_ones()
+    }
+
     /// If `page` is one that was to be read ahead: how many come before it, and were used.
     fn used_before(&self, page: PageNumber) -> Option<u32> {
         let back = self.last.0.wrapping_sub(page.0) as i64;
@@ -193,6 +221,7 @@ impl Default for Streams {
             votes: 0,
             window: 1,
             ahead: 0,
+            fetched: 0,
             used: 0,
         };
         Streams {
@@ -226,6 +255,17 @@ impl Streams {
         let ask = Ask { count, ..ask };
         let noted = count > 0 && self.with(|followed| followed.asked(ask)) == Some(true);
         noted.then_some(ask)
+    }
+
+    /// The pages of `ask` whose bits are set in `pages` have been read. They count as used when the stream has passed them.
+    pub fn fetched(&self, ask: Ask, pages: u64) {
+        if pages != 0 {
+            self.with(|followed| {
+                if let Some(stream) = followed.stream_of_window(ask) {
+                    stream.fetched |= pages.checked_shl(ask.offset).unwrap_or(0);
+                }
+            });
+        }
     }
 
     /// Leaves a request for the fault thread; one too many is dropped.
@@ -328,9 +368,45 @@ mod tests {
             assert_eq!(hits, asked, "every page read ahead so far was used");
             let begun = advice.ask.and_then(|ask| streams.begin(ask, 1000));
             let ahead = begun.map_or(0, |ask| ask.count);
+            if let Some(ask) = begun {
+                // In two parts, as the fault thread does.
+                let rest = ask.after(ahead / 2);
+                streams.fetched(ask, (1u64 << (ahead / 2)) - 1);
+                streams.fetched(rest, u64::MAX >> (64 - rest.count));
+            }
             asked += ahead;
             page += 1 + u64::from(ahead);
         }
         assert!(asked > 500);
+    }
+
+    #[test]
+    fn pages_of_a_window_that_were_not_read_are_no_hits() {
+        let streams = Streams::default();
+        let mut page = 1000;
+        let (mut hits, mut fetched, mut uncounted) = (0, 0, 0);
+        for round in 0..40 {
+            let advice = streams.missed(PageNumber(page));
+            hits += advice.hits;
+            assert_eq!(hits, fetched, "every page read ahead so far was used");
+            let Some(ask) = advice.ask.and_then(|ask| streams.begin(ask, 1000)) else {
+                page += 1;
+                continue;
+            };
+            // Every third page was resident, or was never stored.
+            let read = 0x6db6_db6d_b6db_6db6 & (u64::MAX >> (64 - ask.count));
+            streams.fetched(ask, read);
+            // One that comes too late is of no window any more.
+            streams.fetched(Ask { window: 1, ..ask }, u64::MAX);
+            // Now and then the program stops within the window: at a page that is gone again.
+            let passed = match round % 4 {
+                3 => ask.count / 2,
+                _ => ask.count,
+            };
+            fetched += (read & !u64::MAX.checked_shl(passed).unwrap_or(0)).count_ones();
+            uncounted += passed;
+            page += 1 + u64::from(passed);
+        }
+        assert!(fetched > 200 && uncounted > fetched);
     }
 }

@@ -330,6 +330,32 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
     }
 }
 
+/// Scans of what is half resident: a window read ahead passes over pages that are there already.
+#[test]
+fn no_more_pages_read_ahead_are_used_than_were_read_ahead() {
+    if !can_page() {
+        return;
+    }
+    let (pages, budget) = (2048, 1024);
+    for policy in pagetide::pager::policy::Kind::ALL {
+        let mut region = builder()
+            .length(pages * PAGE)
+            .resident((budget * PAGE) as u64)
+            .policy(policy)
+            .build()
+            .unwrap();
+        for (page, chunk) in region.as_mut_slice().chunks_exact_mut(PAGE).enumerate() {
+            chunk[..8].copy_from_slice(&word(7, page as u64).to_le_bytes());
+        }
+        for _ in 0..20 {
+            let sum = region.as_slice().iter().step_by(PAGE);
+            std::hint::black_box(sum.fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
+        }
+        let stats = region.stats();
+        assert!(stats.prefetch_hits > 0 && stats.prefetch_hits <= stats.prefetched_pages, "{policy:?}: {stats:?}");
+    }
+}
+
 #[test]
 fn an_explicit_prefetch_brings_a_range_without_a_fault() {
     if !can_page() {
