@@ -71,6 +71,25 @@ fn a_file_of_the_users_is_left_alone() {
 }
 
 #[test]
+fn a_link_is_refused_and_left_as_it_is_with_what_it_leads_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let (file, link) = (directory.path().join("file"), directory.path().join("link"));
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for options in ["", "?keep=1"] {
+        let text = refusal(&format!("file:{}{options}", link.display()));
+        let target = format!("symbolic link to `{}`", file.display());
+        assert!(text.contains(&target), "{text}");
+        assert_eq!(names(directory.path()), ["link"]);
+    }
+    // Links on the way are the user's own choice.
+    let folder = directory.path().join("folder");
+    std::os::unix::fs::symlink(directory.path(), &folder).unwrap();
+    drop(open(&format!("file:{}", folder.display())).unwrap());
+    drop(open(&format!("file:{}/pages", folder.display())).unwrap());
+    assert_eq!(names(directory.path()), ["folder", "link"]);
+}
+
+#[test]
 fn kept_files_have_names_and_others_have_none() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path().display().to_string();

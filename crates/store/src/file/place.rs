@@ -1,13 +1,13 @@
 //! Where the file of a `file:` store is: found, claimed and made ours.
 //!
 //! Several processes may be given the same URI (a program and its children), so a file another process uses is left to
-//! it. A file that is not a store's is never overwritten.
+//! it. A file that is not a store's is never overwritten, and no link is followed to one.
 
 use crate::uri::config;
 use crate::{ErrorKind, PAGE_SIZE, Page, StoreError};
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, Stat};
-use rustix::fs::{flock, fstat, ftruncate, open, stat, unlinkat};
+use rustix::fs::{flock, fstat, ftruncate, lstat, open, readlink, stat, unlinkat};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::getpid;
 
@@ -72,8 +72,11 @@ fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError>
     } else {
         OFlags::CREATE
     };
-    let file = match open(name, FLAGS | create | OFlags::NONBLOCK, PRIVATE) {
+    // A link is not followed: taking the file's name away would take the user's link, and leave the file.
+    let flags = FLAGS | create | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let file = match open(name, flags, PRIVATE) {
         Err(Errno::EXIST) if new_only => return Ok(None),
+        Err(Errno::LOOP) if is_link(name) => return Err(link(name)),
         opened => opened.map_err(|error| failed("open", name, error))?,
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -113,6 +116,20 @@ fn ready(file: OwnedFd, name: &str) -> Result<OwnedFd, StoreError> {
         Ok(_) => Err(failed("write the first page of", name, Errno::NOSPC)),
         Err(error) => Err(failed("write the first page of", name, error)),
     }
+}
+
+fn is_link(name: &str) -> bool {
+    lstat(name).is_ok_and(|stat| kind(&stat) == FileType::Symlink)
+}
+
+fn link(name: &str) -> StoreError {
+    let target = readlink(name, Vec::new()).map_or_else(
+        |_| "another file".to_owned(),
+        |path| format!("`{}`", path.to_string_lossy()),
+    );
+    config(format!(
+        "`{name}` is a symbolic link to {target}: expected a file, a directory or a free name; name the file it leads to"
+    ))
 }
 
 fn kind(stat: &Stat) -> FileType {
