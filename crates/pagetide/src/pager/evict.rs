@@ -126,7 +126,7 @@ impl<'p> Evictor<'p> {
         }
     }
 
-    /// Ends the process when faults have waited too long for room that locked or pinned pages do not give.
+    /// Ends the process when faults have waited too long for room that locked, pinned or sealed pages do not give.
     fn note_standstill(&mut self, round: Round) {
         let pager = self.pager;
         if round != Round::Nothing || pager.wanted() == 0 {
@@ -139,7 +139,7 @@ impl<'p> Evictor<'p> {
         let long = now_ns() - since > STALL_LIMIT.as_nanos() as u64 && rounds > STALL_ROUNDS;
         if long && self.failing_since_ns.is_none() {
             pager.end_process(&format!(
-                "no page could be evicted for {} s while the program waited for memory: {} KiB are resident ({} pages in the eviction queues) and locked (mlock) or pinned; use a larger --resident",
+                "no page could be evicted for {} s while the program waited for memory: {} KiB are resident ({} pages in the eviction queues) and locked (mlock), pinned by a device, or sealed without write access (mseal); use a larger --resident, or let the program lock and seal less",
                 STALL_LIMIT.as_secs(),
                 pager.resident() * 4,
                 pager.small.len() + pager.main.len()
