@@ -86,7 +86,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes (rounded up to pages) of zeros, readable and writable, charged only as they are touched.
+    /// Maps `len` bytes (rounded up to pages) of zeros, readable and writable, charged only as they are touched. Where address space was set
+    /// aside ([`arena`]), they come from there, and `RLIMIT_DATA` does not count them.
     pub fn new(len: usize) -> Result<Mapping, Errno> {
         Mapping::with(
             len,
@@ -95,8 +96,8 @@ impl Mapping {
         )
     }
 
-    /// Reserves address space without access; [`Mapping::open`] makes parts usable.
-    pub fn reserve(len: usize) -> Result<Mapping, Errno> {
+    /// Reserves address space without access.
+    fn reserve(len: usize) -> Result<Mapping, Errno> {
         Mapping::with(
             len,
             ProtFlags::empty(),
@@ -113,7 +114,7 @@ impl Mapping {
                 exclusion: None,
             };
             if !protection.is_empty() {
-                mapping.open(0, len)?;
+                arena::open(address, len)?;
             }
             return Ok(mapping);
         }
@@ -153,14 +154,6 @@ impl Mapping {
             len,
             exclusion: Some(exclusion),
         })
-    }
-
-    /// Makes `len` bytes from `offset` readable and writable.
-    pub fn open(&self, offset: usize, len: usize) -> Result<(), Errno> {
-        assert!(offset + len <= self.len);
-        let protection = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
-        // SAFETY: within our own mapping; access is widened only.
-        unsafe { rustix::mm::mprotect((self.address + offset) as *mut _, len, protection) }
     }
 
     /// First byte.
@@ -206,11 +199,17 @@ impl Drop for Mapping {
 ///
 /// Inside an unmodified program this matters twice over: memory mapped and only then put on the list could be taken by the pager in
 /// between, and a mapping at a place of the kernel's choice could land where the program has just made room for its own.
+///
+/// Pieces in use are mapped as stacks are (`MAP_GROWSDOWN`): private, so that a forked child has its own, and yet not what `RLIMIT_DATA` counts. A
+/// program may lower that limit to little more than it uses itself, and the pager's tables must not be what exceeds it. They never grow: what
+/// lies below each of them is mapped, too.
 pub mod arena {
     use super::*;
     use crate::sync::Lock;
 
     const FREE_LIST: usize = 256;
+    /// Never given out: mapped and no stack, so that the lowest piece does not grow where the program touches what is not its own.
+    const FOOT: usize = crate::page::PAGE_SIZE;
 
     struct Arena {
         base: usize,
@@ -258,7 +257,7 @@ pub mod arena {
             *arena = Arena {
                 base: mapping.leak() as usize,
                 len,
-                used: 0,
+                used: FOOT,
                 free: [(0, 0); FREE_LIST],
             }
         });
@@ -282,6 +281,17 @@ pub mod arena {
             arena.used += len;
             Ok(Some(arena.base + arena.used - len))
         })
+    }
+
+    /// Makes a piece readable and writable; it holds zeros.
+    pub(super) fn open(address: usize, len: usize) -> Result<(), Errno> {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED | MapFlags::GROWSDOWN;
+        // SAFETY: the piece was taken from the arena just now: it is ours, and nobody uses it yet.
+        unsafe { mmap_anonymous(address as *mut _, len, protection, flags) }?;
+        // SAFETY: advice on our own new mapping; leaving it out of core dumps changes no contents.
+        let _ = unsafe { madvise(address as *mut _, len, Advice::LinuxDontDump) };
+        Ok(())
     }
 
     /// Takes a piece back; its memory returns to the kernel.
