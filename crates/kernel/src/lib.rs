@@ -20,6 +20,7 @@ pub mod residency;
 pub mod smaps;
 pub mod sync;
 pub mod thread;
+mod thread_id;
 pub mod trap;
 pub mod uffd;
 pub mod wait;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use crate::fork::syscall6;
 use crate::own::Mapping;
+use crate::thread_id;
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FS: usize = 0x200;
@@ -39,7 +40,7 @@ struct TlsImage {
     image_len: usize,
 }
 
-fn thread_pointer() -> usize {
+pub(crate) fn thread_pointer() -> usize {
     let pointer: usize;
     // SAFETY: on x86-64 the word at fs:0 is the thread pointer itself (System V ABI, thread-local storage).
     unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly)) };
@@ -165,6 +166,7 @@ pub fn for_each_runtime_segment(mut visit: impl FnMut(usize, usize)) {
 pub struct RawThread {
     memory: Mapping,
     tls: Vec<TlsImage>,
+    id_offset: Option<usize>,
     /// The thread's ID while it lives, 0 after (the kernel clears it).
     tid: AtomicU32,
 }
@@ -175,6 +177,7 @@ impl RawThread {
         Ok(RawThread {
             memory: Mapping::new(STACK_BYTES + TLS_BYTES + DESCRIPTOR_BYTES)?,
             tls: tls_images(),
+            id_offset: thread_id::offset(),
             tid: AtomicU32::new(0),
         })
     }
@@ -203,6 +206,9 @@ impl RawThread {
             word(pointer + 0x28).write(word(here + 0x28).read());
             word(pointer + 0x30).write(word(here + 0x30).read());
             word(pointer + 8).write(dtv);
+            if let Some(offset) = self.id_offset {
+                ((pointer + offset) as *mut u32).write(thread_id::made_of(pointer));
+            }
             word(dtv - 16).write(DTV_ENTRIES);
             word(dtv).write(word(word(here + 8).read()).read());
             for module in 1..DTV_ENTRIES {
