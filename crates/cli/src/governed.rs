@@ -1,5 +1,6 @@
 //! The governed processes: those recorded in a run directory, and which of them live.
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::ledger_file::{Reader, Reading};
@@ -45,11 +46,10 @@ pub fn recorded(run: &Path) -> Vec<Governed> {
 /// The living process images of a run: of images that followed each other in one process, the last.
 pub fn living(run: &Path) -> Vec<Governed> {
     let mut last: Vec<Governed> = Vec::new();
-    for governed in recorded(run) {
-        last.retain(|earlier| earlier.pid != governed.pid);
+    for governed in recorded(run).into_iter().filter(is_alive) {
+        last.retain(|earlier| !earlier.is_same_process(&governed));
         last.push(governed);
     }
-    last.retain(|governed| is_alive(governed.pid, governed.reading.started_ns));
     last
 }
 
@@ -58,7 +58,8 @@ pub fn any_alive(run: &Path) -> bool {
     !living(run).is_empty()
 }
 
-/// Every living governed process this user may see. Directories of runs that are over are removed.
+/// Every living governed process this user may see and name: processes of other PID namespaces have numbers that mean nothing, or others, here.
+/// Directories of runs that are over are removed.
 pub fn all() -> Vec<Governed> {
     let bases = rundir::bases();
     let mut found = Vec::new();
@@ -66,12 +67,32 @@ pub fn all() -> Vec<Governed> {
         rundir::clean_stale(base);
         found.extend(rundir::runs(base).iter().flat_map(|run| living(run)));
     }
+    let here = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+    found.retain(|governed| {
+        let theirs = governed.reading.pid_namespace;
+        theirs == here || theirs == 0 || here == 0
+    });
     found.sort_by_key(|governed| governed.pid);
     found
 }
 
+/// Whether a recorded process image lives.
+pub fn is_alive(governed: &Governed) -> bool {
+    let reading = &governed.reading;
+    reading
+        .held
+        .unwrap_or_else(|| has_process(governed.pid, reading.started_ns))
+}
+
+impl Governed {
+    /// Whether both are images of one process.
+    fn is_same_process(&self, other: &Governed) -> bool {
+        (self.pid, self.reading.pid_namespace) == (other.pid, other.reading.pid_namespace)
+    }
+}
+
 /// Whether `pid` is the process that started a pager at `started_ns`, not a later one with the same number.
-pub fn is_alive(pid: u32, started_ns: u64) -> bool {
+fn has_process(pid: u32, started_ns: u64) -> bool {
     // A clock tick is the grain of the kernel's start times.
     const GRAIN_NS: u64 = 20_000_000;
     let Some(Stat {
@@ -153,10 +174,28 @@ mod tests {
     fn this_process_lives_and_its_successor_is_not_taken_for_it() {
         let pid = std::process::id();
         let start_ns = stat(pid).unwrap().start_ns;
-        assert!(is_alive(pid, start_ns));
-        assert!(is_alive(pid, start_ns + 1_000_000_000));
-        assert!(!is_alive(pid, start_ns - 1_000_000_000));
-        assert!(!is_alive(u32::MAX, u64::MAX));
+        assert!(has_process(pid, start_ns));
+        assert!(has_process(pid, start_ns + 1_000_000_000));
+        assert!(!has_process(pid, start_ns - 1_000_000_000));
+        assert!(!has_process(u32::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn a_ledger_that_is_not_held_is_of_a_process_that_is_over() {
+        let pid = std::process::id();
+        let governed = |held| Governed {
+            pid,
+            socket: "".into(),
+            reading: Reading {
+                started_ns: u64::MAX,
+                held,
+                ..Reading::default()
+            },
+        };
+        // As in another PID namespace: a process of that number lives here, and is not the one.
+        assert!(!is_alive(&governed(Some(false))));
+        assert!(is_alive(&governed(Some(true))));
+        assert!(is_alive(&governed(None)));
     }
 
     #[test]

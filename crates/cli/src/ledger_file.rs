@@ -13,6 +13,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use pagetide::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide::report::Statistics;
 
+use crate::held::is_held;
+
 /// One reading of a ledger.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
@@ -24,6 +26,10 @@ pub struct Reading {
     pub message: String,
     /// `CLOCK_MONOTONIC` when the pager started, in nanoseconds.
     pub started_ns: u64,
+    /// The PID namespace its process ID is of; 0 if not known.
+    pub pid_namespace: u64,
+    /// Whether its process holds the file, and so lives; `None` where that cannot be told.
+    pub held: Option<bool>,
 }
 
 /// A buffer that ledgers are read into.
@@ -62,6 +68,8 @@ impl Reader {
             lost: ledger.lost.load(Relaxed) != 0,
             message: ledger.message(),
             started_ns: ledger.started_ns.load(Relaxed),
+            pid_namespace: ledger.pid_namespace.load(Relaxed),
+            held: is_held(file),
         })
     }
 }

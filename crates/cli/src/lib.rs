@@ -13,6 +13,7 @@ pub mod doctor;
 pub mod exit;
 pub mod fix;
 pub mod governed;
+pub mod held;
 pub mod launch;
 pub mod ledger_file;
 pub mod memory;

@@ -3,7 +3,7 @@
 //! A user's base directory is `$XDG_RUNTIME_DIR/pagetide`, else `/tmp/pagetide-UID`. In it is one `run-PID` per launcher, and in
 //! that, per governed process, `PID.sock` and `PID-START.stats`, or `PID.refused` when the agent could not start, and
 //! `PID.ungoverned` when that was in a descendant, which then runs on without it.
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::geteuid;
 
 use crate::exit::{Exit, Failure};
-use crate::governed;
+use crate::{governed, held};
 
 /// The prefix of a run's directory; the launcher's PID follows.
 pub const RUN_PREFIX: &str = "run-";
@@ -73,6 +73,8 @@ fn make_private(path: &Path) -> Result<(), String> {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
+    /// Locked while the launcher lives.
+    _held: Option<File>,
 }
 
 impl RunDir {
@@ -96,7 +98,12 @@ impl RunDir {
                     format!("{shown}: cannot be made ({error}); {next}"),
                 )
             })?;
-        Ok(RunDir { path })
+        let directory = File::open(&path).ok();
+        directory.iter().for_each(held::hold);
+        Ok(RunDir {
+            path,
+            _held: directory,
+        })
     }
 
     /// Its absolute path.
@@ -140,9 +147,13 @@ pub fn clean_stale(base: &Path) {
         let pid = name
             .strip_prefix(RUN_PREFIX)
             .and_then(|rest| rest.parse().ok());
-        let launcher_alive = pid.is_some_and(governed::is_launcher);
         let ours = fs::symlink_metadata(&run).is_ok_and(|meta| meta.uid() == geteuid().as_raw());
-        if ours && !launcher_alive && !governed::any_alive(&run) {
+        // By its number as well: it may not have come to holding the directory yet.
+        let launcher_alive = || {
+            File::open(&run).is_ok_and(|directory| held::is_held(directory) == Some(true))
+                || pid.is_some_and(governed::is_launcher)
+        };
+        if ours && !launcher_alive() && !governed::any_alive(&run) {
             let _ = fs::remove_dir_all(&run);
         }
     }

@@ -3,7 +3,7 @@ use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, statat};
 use rustix::io::Errno;
 
 static PROC: AtomicI32 = AtomicI32::new(-1);
@@ -25,20 +25,31 @@ pub fn keep(directory: RawFd) {
 
 /// Opens `self/NAME` of the proc file system for reading; `path` is the absolute path, `/proc/self/NAME`.
 pub fn open_self(path: &'static CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let (directory, path) = place(path);
+    openat(
+        directory,
+        path,
+        OFlags::RDONLY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+}
+
+/// The inode number of what `path`, as for [`open_self`], leads to.
+pub fn inode_of_self(path: &'static CStr) -> Result<u64, Errno> {
+    let (directory, path) = place(path);
+    statat(directory, path, AtFlags::empty()).map(|stat| stat.st_ino)
+}
+
+/// The directory to start at, and the path from there.
+fn place(path: &'static CStr) -> (BorrowedFd<'static>, &'static CStr) {
     match PROC.load(Ordering::Acquire) {
-        -1 => openat(CWD, path, flags, Mode::empty()),
+        -1 => (CWD, path),
         directory => {
             let relative =
                 CStr::from_bytes_with_nul(&path.to_bytes_with_nul()[c"/proc/".count_bytes()..])
                     .unwrap_or(path);
             // SAFETY: kept open for good, by `keep`'s contract.
-            openat(
-                unsafe { BorrowedFd::borrow_raw(directory) },
-                relative,
-                flags,
-                Mode::empty(),
-            )
+            (unsafe { BorrowedFd::borrow_raw(directory) }, relative)
         }
     }
 }

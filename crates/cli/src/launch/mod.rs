@@ -58,6 +58,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
 
     let mut environment = environment(&agent, budget_bytes, &store, run_dir.path()).to_vec();
     environment.push(("PAGETIDE_POLICY", options.policy.name().into()));
+    environment.push(("PAGETIDE_QUIET", u8::from(options.quiet).to_string().into()));
     // Empty rather than absent: an outer `pagetide run` may have set it.
     environment.push((
         "PAGETIDE_TRACE",

@@ -20,6 +20,8 @@ pub struct Outcome {
     pub refusals: Vec<(u32, String)>,
     /// Why descendants run, or ran, without an agent, each with its process ID.
     pub ungoverned: Vec<(u32, String)>,
+    /// Why descendants are, or were, governed without counters, each with its process ID.
+    pub uncounted: Vec<(u32, String)>,
 }
 
 /// The texts of the files `PID` + `suffix` in a run directory, by process ID.
@@ -44,6 +46,7 @@ impl Outcome {
             governed: recorded(run),
             refusals: reasons(run, ".refused"),
             ungoverned: reasons(run, ".ungoverned"),
+            uncounted: reasons(run, ".uncounted"),
         }
     }
 
@@ -84,6 +87,12 @@ impl Outcome {
             let reason = printable(reason);
             lines.push(format!(
                 "process {pid} was not governed: {reason}; it ran with all the memory it asked for"
+            ));
+        }
+        for (pid, reason) in self.uncounted.iter().filter(|_| warnings) {
+            let reason = printable(reason);
+            lines.push(format!(
+                "process {pid} was governed, but is in no statistics, and whether it lost data is not known here: {reason}"
             ));
         }
         for process in &self.governed {
@@ -191,6 +200,7 @@ mod tests {
             lost,
             message: message.into(),
             started_ns: 1,
+            ..Reading::default()
         };
         Governed {
             pid,

@@ -70,7 +70,7 @@ impl Recorder {
             let replaced = all[index + 1..]
                 .iter()
                 .any(|later| later.pid == process.pid);
-            if !replaced && is_alive(process.pid, process.reading.started_ns) {
+            if !replaced && is_alive(process) {
                 reading.resident_bytes += statistics.resident_bytes;
                 reading.budget_bytes += statistics.budget_bytes;
                 reading.processes += 1;
