@@ -333,6 +333,29 @@ fn limits_too_small_for_the_agent_are_exit_3_with_the_fix() {
     );
 }
 
+/// Pagetide's own memory does not count as data: neither a limit from before nor one set by the program is in the way.
+#[test]
+fn a_limit_on_data_is_the_programs_own() {
+    where_able("a_limit_on_data_is_the_programs_own", || {
+        let pagetide = binary().expect("there is a command");
+        let children = "(echo in a child) && echo through a pipe | cat && sh -c 'echo executed'";
+        let within = format!("ulimit -d 65536; {children}");
+        let before = format!(
+            "ulimit -d 65536; exec {} run --resident 4M -- sh -c \"$1\"",
+            pagetide.display()
+        );
+        let mut limited = Command::new("bash");
+        limited.args(["-c", &before, "bash", children]);
+        for command in [&mut shell(&within), &mut limited] {
+            let outcome = run(command, LIMIT);
+            outcome.expect_code(0);
+            let said = (outcome.stdout_text(), outcome.stderr_text());
+            let expected = "in a child\nthrough a pipe\nexecuted\n";
+            assert_eq!(said, (expected.to_owned(), String::new()));
+        }
+    });
+}
+
 /// A descendant that sets itself such a limit runs all the same.
 #[test]
 fn a_descendant_that_cannot_be_governed_runs_without() {
@@ -349,6 +372,21 @@ fn a_descendant_that_cannot_be_governed_runs_without() {
             "{}",
             outcome.describe()
         );
+        // Too little for the ledger, not for the agent; and too little for the agent. What stands in the way is put into words by a thread of
+        // the agent's, which must leave the C library's locks as they were: `echo` takes one.
+        for (limit, said) in [("-f 1", "in no statistics"), ("-n 8", "was not governed")] {
+            let script = format!("(ulimit {limit}; exec /bin/echo ran); exit 4");
+            let mut command = governed(&["--resident", "4M"], "bash");
+            let outcome = run(command.args(["-c", &script]), LIMIT);
+            outcome.expect_code(4);
+            assert_eq!(outcome.stdout_text(), "ran\n", "{}", outcome.describe());
+            let text = outcome.stderr_text();
+            assert!(
+                text.contains(said) && text.contains(&format!("`ulimit {}", &limit[..2])),
+                "{}",
+                outcome.describe()
+            );
+        }
     });
 }
 

@@ -8,6 +8,7 @@
 mod alloc;
 mod config;
 mod control;
+mod counters;
 mod credentials;
 mod exec;
 mod fork_advice;

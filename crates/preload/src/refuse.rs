@@ -1,25 +1,40 @@
 //! A process that cannot be governed: the launcher is told why, and what would mend it.
-use std::path::Path;
-
 use rustix::process::{Resource, getrlimit};
 
-use crate::config::Config;
+use crate::config::{Config, QUIET};
 
-/// Tells the launcher why this process is not governed.
-pub fn leave_reason(first: bool, run_dir: &Path, reason: &str) {
-    let file = if first { "refused" } else { "ungoverned" };
-    let path = run_dir.join(format!("{}.{file}", std::process::id()));
-    if std::fs::write(path, reason).is_err() && first {
-        eprintln!("pagetide: this program cannot be paged: {reason}");
-    }
-}
-
-/// Ends the program the launcher started, before any of it runs; a descendant goes on without the agent.
+/// Tells why this process is not governed: the launcher, or who reads its stderr where the launcher's directory is out of reach (privileges given
+/// up, another root directory). The program the launcher started is ended, before any of it runs; any other goes on without the agent.
+///
+/// Called on the program's own thread: the agent's threads have no stderr.
 pub fn decline(config: &Config, reason: &str) {
-    leave_reason(config.is_first(), &config.run_dir, reason);
-    if config.is_first() {
+    let file = if config.is_first {
+        "refused"
+    } else {
+        "ungoverned"
+    };
+    let pid = std::process::id();
+    let path = config.run_dir.join(format!("{pid}.{file}"));
+    // Writing beyond the limit on file sizes would end the process.
+    let has_room = getrlimit(Resource::Fsize)
+        .current
+        .is_none_or(|most| most >= reason.len() as u64);
+    let is_left = has_room && std::fs::write(path, reason).is_ok();
+    if config.is_first {
+        if !is_left {
+            eprintln!("pagetide: this program cannot be paged: {reason}");
+        }
         // SAFETY: ends the process before the program started; nothing of it has run.
         unsafe { libc::_exit(3) };
+    }
+    if !is_left && !config.quiet {
+        eprintln!(
+            "pagetide: process {pid} is not governed: {reason}; it and what it starts run with all the memory they ask for"
+        );
+        // Said once: what this program starts cannot be governed either, as a rule.
+        let name = std::ffi::CString::new(QUIET).unwrap_or_default();
+        // SAFETY: before `main`, on the only thread of a process without an agent; `setenv` copies both strings.
+        unsafe { libc::setenv(name.as_ptr(), c"1".as_ptr(), 1) };
     }
 }
 

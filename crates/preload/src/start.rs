@@ -2,29 +2,26 @@
 //!
 //! The warden thread starts first, with a descriptor table of its own, opens everything the pager needs there, and starts the other
 //! threads, which share its table. The program's thread waits until memory is governed.
-use std::ffi::CString;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 
-use pagetide::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide::pager::evict::Evictor;
 use pagetide::pager::fault::FaultThread;
 use pagetide::pager::recorder::Recorder;
 use pagetide::pager::{Handles, Ownership, Pager};
-use pagetide_kernel::own::{Mapping, exclude};
+use pagetide_kernel::own::exclude;
 use pagetide_kernel::procfs;
-use pagetide_kernel::sync::{futex_wait, futex_wake, now_ns};
+use pagetide_kernel::sync::{futex_wait, futex_wake};
 use pagetide_kernel::thread::{
     RawThread, Urgency, control_block, for_each_runtime_segment, isolate_descriptors, set_urgency,
 };
 use rustix::fs::{Mode, OFlags, open};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::config::Config;
+use crate::counters::{identify, map_ledger};
 use crate::fork_advice::{self, Wish};
-use crate::refuse::{decline, leave_reason, tight_limits};
+use crate::refuse::{decline, tight_limits};
 use crate::{control, forking, warden};
 
 /// The agent of this process.
@@ -34,7 +31,7 @@ pub struct Agent {
     /// The pager.
     pub pager: Pager,
     /// Descriptors in the agent's table that a forked child needs.
-    pub kept: std::sync::Mutex<Kept>,
+    pub kept: Mutex<Kept>,
 }
 
 /// Descriptors in the agent's own table that a forked child must have as well.
@@ -52,8 +49,9 @@ pub struct Kept {
 
 static AGENT: OnceLock<Agent> = OnceLock::new();
 static THREADS: OnceLock<Threads> = OnceLock::new();
-/// 0 starting, 1 governed, 2 refused, 3 refused in a forked child.
+/// 0 starting, 1 governed, 2 refused for [`REASON`].
 static STATE: AtomicU32 = AtomicU32::new(0);
+static REASON: Mutex<String> = Mutex::new(String::new());
 
 /// The agent's threads, set aside on the program's first thread.
 struct Threads {
@@ -131,12 +129,12 @@ pub fn at_load() {
             &format!("no address space for the pager ({errno}); raise `ulimit -v`"),
         );
     }
-    std::panic::set_hook(Box::new(|info| {
-        if let Some(agent) = AGENT.get() {
-            agent
-                .pager
-                .end_process(&format!("the pager failed: {info}"));
-        }
+    std::panic::set_hook(Box::new(|info| match AGENT.get() {
+        Some(agent) => agent
+            .pager
+            .end_process(&format!("the pager failed: {info}")),
+        None if is_warden() => refuse(format!("the pager failed: {info}")),
+        None => eprintln!("pagetide: the agent failed: {info}"),
     }));
     for_each_runtime_segment(|address, len| {
         let _ = exclude(address, len);
@@ -148,20 +146,34 @@ pub fn at_load() {
     );
     let started = Threads::new().map_err(|e| e.to_string()).and_then(|made| {
         let warden = &THREADS.get_or_init(|| made).warden;
-        let argument = Box::into_raw(Box::new(config));
+        let argument = Box::into_raw(Box::new(config.clone()));
         // SAFETY: the entry never returns; the argument is a leaked box it takes over; the thread's memory is a static.
         unsafe { warden.spawn(enter_warden, argument.cast(), false) }.map_err(|e| e.to_string())
     });
     if let Err(reason) = started {
-        eprintln!("pagetide: no thread for the pager: {reason}");
-        return;
+        return decline(&config, &format!("no thread for the pager: {reason}"));
     }
     wait_for_start();
-    if STATE.load(Ordering::Acquire) == 2 {
-        // SAFETY: ends the process before the program started; nothing of it has run.
-        unsafe { libc::_exit(3) };
+    match STATE.load(Ordering::Acquire) {
+        1 => forking::prepare(),
+        _ => decline(&config, &reason_of_refusal()),
     }
-    forking::prepare();
+}
+
+fn reason_of_refusal() -> String {
+    let reason = REASON.lock();
+    reason.unwrap_or_else(|held| held.into_inner()).clone()
+}
+
+fn is_warden() -> bool {
+    warden_tid() == rustix::thread::gettid().as_raw_nonzero().get() as u32
+}
+
+/// On the warden thread: there will be no agent. Why is for the program's thread to say.
+fn refuse(reason: String) -> ! {
+    *REASON.lock().unwrap_or_else(|held| held.into_inner()) = reason;
+    announce(2);
+    end_thread()
 }
 
 fn wait_for_start() {
@@ -178,8 +190,6 @@ fn announce(state: u32) {
 extern "C" fn enter_warden(argument: *const ()) -> ! {
     // SAFETY: made by `at_load` from a box for this thread alone.
     let config = unsafe { Box::from_raw(argument.cast::<Config>().cast_mut()) };
-    let first = config.is_first();
-    let run_dir = config.run_dir.clone();
     match set_up(*config) {
         Ok(agent) => {
             if AGENT.set(agent).is_err() {
@@ -192,12 +202,7 @@ extern "C" fn enter_warden(argument: *const ()) -> ! {
             announce(1);
             warden.run()
         }
-        Err(reason) => {
-            leave_reason(first, &run_dir, &(reason + &tight_limits()));
-            // A descendant that cannot be governed (it gave up its privileges, say) runs on as it is.
-            announce(if first { 2 } else { 3 });
-            end_thread()
-        }
+        Err(reason) => refuse(reason + &tight_limits()),
     }
 }
 
@@ -242,7 +247,11 @@ fn set_up(config: Config) -> Result<Agent, String> {
     )
     .map_err(|e| e.to_string())?
     .with_policy(config.policy);
-    if let Some(path) = config.trace.as_ref().filter(|_| config.is_first()) {
+    if let Some(path) = config
+        .trace
+        .as_ref()
+        .filter(|_| config.is_launchers_child())
+    {
         record_faults(&pager, path)?;
     }
     pager.install_handles(handles).map_err(|e| e.to_string())?;
@@ -255,7 +264,7 @@ fn set_up(config: Config) -> Result<Agent, String> {
     };
     Ok(Agent {
         pager,
-        kept: std::sync::Mutex::new(kept),
+        kept: Mutex::new(kept),
         config,
     })
 }
@@ -272,91 +281,6 @@ fn record_faults(pager: &Pager, path: &std::path::Path) -> Result<(), String> {
         .and_then(|file| Recorder::new(&file, TRACE_RECORDS))
         .map(|recorder| pager.set_recorder(recorder))
         .map_err(|error| format!("trace {}: {error}", path.display()))
-}
-
-/// Maps a new ledger file of this process: at `place`, over the one before, in a forked child.
-fn map_ledger(config: &Config, place: Option<&'static Ledger>) -> Result<&'static Ledger, String> {
-    let path = config
-        .run_dir
-        .join(format!("{}-{}.stats", std::process::id(), now_ns()));
-    let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
-    let file = open(
-        name.as_c_str(),
-        OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC,
-        Mode::RUSR | Mode::WUSR,
-    )
-    .and_then(|file| reserve(&file, Ledger::SIZE).map(|()| file));
-    if let (Err(errno), true) = (&file, place.is_none() && config.is_first()) {
-        let dir = config.run_dir.display();
-        return Err(format!(
-            "the run's directory {dir} has no room for the counters ({errno}); free some space there"
-        ));
-    }
-    let protection = ProtFlags::READ | ProtFlags::WRITE;
-    let address = match (&file, place) {
-        // Without a place for it (the run's directory is gone) the counters are kept for ourselves.
-        (Err(_), None) => Mapping::new(Ledger::SIZE)
-            .map_err(|e| e.to_string())?
-            .leak()
-            .cast(),
-        (Err(_), Some(ledger)) => {
-            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-            // SAFETY: replaces the parent's ledger, which is ours to replace and is not in use yet.
-            let address = unsafe {
-                rustix::mm::mmap_anonymous(
-                    std::ptr::from_ref(ledger).cast_mut().cast(),
-                    Ledger::SIZE,
-                    protection,
-                    flags,
-                )
-            };
-            let address = address.map_err(|e| e.to_string())?;
-            let _ = exclude(address as usize, Ledger::SIZE);
-            address
-        }
-        (Ok(file), place) => {
-            let (at, flags) = match place {
-                None => (std::ptr::null_mut(), MapFlags::SHARED),
-                Some(ledger) => (
-                    std::ptr::from_ref(ledger).cast_mut().cast(),
-                    MapFlags::SHARED | MapFlags::FIXED,
-                ),
-            };
-            // SAFETY: a new mapping, or one that replaces the parent's ledger, which is ours to replace and not in use yet.
-            unsafe { mmap(at, Ledger::SIZE, protection, flags, file, 0) }
-                .map_err(|e| e.to_string())?
-        }
-    };
-    // SAFETY: a zeroed mapping of the right size is a ledger (all atomics); it is never unmapped.
-    Ok(unsafe { &*address.cast::<Ledger>() })
-}
-
-/// Gives `file` its length and its space on the disk: later there would be nobody to tell that there is none.
-fn reserve(file: &OwnedFd, bytes: usize) -> Result<(), rustix::io::Errno> {
-    const ZEROS: [u8; 4096] = [0; 4096];
-    let mut at = 0;
-    while at < bytes {
-        let len = ZEROS.len().min(bytes - at);
-        at += rustix::io::pwrite(file, &ZEROS[..len], at as u64)?;
-    }
-    Ok(())
-}
-
-fn identify(ledger: &Ledger) {
-    let mut command = [0u8; 256];
-    let len = procfs::open_self(c"/proc/self/cmdline")
-        .and_then(|file| rustix::io::read(file, &mut command))
-        .unwrap_or(0);
-    let command = &mut command[..len];
-    command
-        .iter_mut()
-        .filter(|b| **b == 0)
-        .for_each(|b| *b = b' ');
-    ledger.set_command(command.trim_ascii_end());
-    ledger.pid.store(std::process::id(), Ordering::Relaxed);
-    ledger.started_ns.store(now_ns(), Ordering::Relaxed);
-    ledger.updated_ns.store(now_ns(), Ordering::Relaxed);
-    ledger.magic.store(LEDGER_MAGIC, Ordering::Release);
 }
 
 fn run_threads(agent: &'static Agent) {
@@ -464,6 +388,8 @@ fn set_up_child(agent: &'static Agent, inheritance: Inheritance) -> Result<(), S
     let pager = &agent.pager;
     isolate(&keep)?;
     map_ledger(&agent.config, Some(pager.ledger))?;
+    // At once: what ends this process from here on is to be found in its own ledger.
+    identify(pager.ledger);
     pager.reset_after_fork();
     // SAFETY: a descriptor kept open for good.
     let device_fd = device.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
@@ -495,7 +421,6 @@ fn set_up_child(agent: &'static Agent, inheritance: Inheritance) -> Result<(), S
         return Err("too many generations of forks without exec".into());
     }
     pager.set_budget(pager.budget());
-    identify(pager.ledger);
     *agent
         .kept
         .lock()

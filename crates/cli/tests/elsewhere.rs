@@ -1,0 +1,152 @@
+//! Processes of a run that are where the launcher cannot follow: under another user, in another PID namespace.
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use support::compile::on_path;
+use support::pagetide::{able, binary};
+use support::process::{Outcome, run};
+use support::skip::skipped;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const NOBODY: u32 = 65534;
+
+/// The reason why `test` cannot be tried here.
+fn unable(tool: &str) -> Option<String> {
+    if let Err(reason) = able() {
+        return Some(reason);
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Some("needs root".into());
+    }
+    (!on_path(tool)).then(|| format!("there is no {tool} here"))
+}
+
+/// Whether the kernel lets nobody open a userfaultfd.
+fn nobody_can_page() -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let is_open = |path: &Path| {
+        std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o006 == 0o006)
+    };
+    read("/proc/sys/vm/unprivileged_userfaultfd").trim() == "1"
+        || is_open(Path::new("/dev/userfaultfd"))
+}
+
+/// The command and its agent where anybody may read them, with a directory for its runs.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let directory = tempfile::tempdir().expect("a directory can be made");
+        let open = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(directory.path(), open.clone()).expect("it is ours");
+        let command = binary().expect("able() was asked first");
+        for name in ["pagetide", "libpagetide_preload.so"] {
+            let copy = directory.path().join(name);
+            std::fs::copy(command.with_file_name(name), &copy)
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            std::fs::set_permissions(&copy, open.clone()).expect("it is ours");
+        }
+        std::fs::create_dir(directory.path().join("runs")).expect("a directory can be made");
+        Place(directory)
+    }
+
+    fn pagetide(&self, arguments: &[&str]) -> Outcome {
+        let mut command = Command::new(self.0.path().join("pagetide"));
+        command.env("XDG_RUNTIME_DIR", self.0.path().join("runs"));
+        run(command.args(arguments), LIMIT)
+    }
+
+    /// Directories of runs.
+    fn runs(&self) -> Vec<std::ffi::OsString> {
+        let entries = std::fs::read_dir(self.0.path().join("runs/pagetide"));
+        let entries = entries.into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name()).collect()
+    }
+}
+
+/// What containers begin with: root gives up its privileges and executes the program in its own place.
+#[test]
+fn a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_says_so_once() {
+    let name =
+        "a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_says_so_once";
+    if let Some(reason) = unable("setpriv") {
+        return skipped(name, &reason);
+    }
+    let place = Place::new();
+    let nobody = NOBODY.to_string();
+    let give_up = ["setpriv", "--reuid", &nobody, "--clear-groups"];
+    let script = ["sh", "-c", "id -u; /bin/true; (exit 7)"];
+    for quiet in [false, true] {
+        let mut arguments = vec!["run", "--resident", "4M"];
+        arguments.extend(quiet.then_some("--quiet"));
+        arguments.push("--");
+        arguments.extend(give_up);
+        arguments.extend(script);
+        let outcome = place.pagetide(&arguments);
+        outcome.expect_code(7);
+        assert_eq!(
+            outcome.stdout_text(),
+            format!("{nobody}\n"),
+            "{}",
+            outcome.describe()
+        );
+        let said = outcome.stderr_text();
+        let wanted = usize::from(!quiet && !nobody_can_page());
+        assert_eq!(
+            said.matches("is not governed").count(),
+            wanted,
+            "{}",
+            outcome.describe()
+        );
+    }
+    // The same behind a shell that steps aside.
+    let line = format!("exec setpriv --reuid {nobody} --clear-groups id -u");
+    let outcome = place.pagetide(&["run", "--resident", "4M", "--", "sh", "-c", &line]);
+    outcome.expect_code(0);
+    assert_eq!(outcome.stdout_text(), format!("{nobody}\n"));
+}
+
+/// What has another number inside than outside leaves no trace, and is not taken for a process with its number.
+#[test]
+fn processes_of_another_pid_namespace_leave_no_ghosts() {
+    let name = "processes_of_another_pid_namespace_leave_no_ghosts";
+    if let Some(reason) = unable("unshare") {
+        return skipped(name, &reason);
+    }
+    let place = Place::new();
+    let inside = "sh -c 'echo from $$' && (sleep 0.2) && \"$0\" ps --json";
+    let pagetide = place.0.path().join("pagetide");
+    let outcome = place.pagetide(&[
+        "run",
+        "--resident",
+        "4M",
+        "--",
+        "unshare",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "sh",
+        "-c",
+        inside,
+        pagetide.to_str().expect("a printable path"),
+    ]);
+    if outcome.stderr_text().contains("unshare failed") {
+        return skipped(name, &outcome.stderr_text());
+    }
+    outcome.expect_code(0);
+    let said = outcome.stdout_text();
+    // Seen from inside: the shell that is the first process there, and not `unshare`, which is outside.
+    assert!(
+        said.contains("\"pid\":1,") && !said.contains("\"command\":\"unshare"),
+        "{}",
+        outcome.describe()
+    );
+    assert_eq!(place.runs(), Vec::<std::ffi::OsString>::new());
+    let listed = place.pagetide(&["ps", "--json"]);
+    listed.expect_code(0);
+    assert_eq!(listed.stdout_text().trim(), "[]", "{}", listed.describe());
+}
