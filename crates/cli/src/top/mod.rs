@@ -1,21 +1,22 @@
 //! `pagetide top`: the governed processes live, full screen.
+mod keys;
 mod state;
 mod view;
 
-use std::io::{self, IsTerminal as _};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::commands::limit;
 use crate::exit::{Exit, Failure};
 use crate::governed::{self, Governed};
 use crate::size::Bytes;
+use keys::{Heard, Keyboard};
 use state::{Action, State};
 
 /// Time between two looks at the ledgers.
@@ -27,7 +28,7 @@ const LIMIT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Shows the processes until the user leaves.
 pub fn top() -> Result<u8, Failure> {
-    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+    if !keys::is_there() {
         return Err(Failure::new(
             Exit::Failed,
             "top needs a terminal on stdin and stdout; for a script use `pagetide ps --json`",
@@ -46,13 +47,19 @@ pub fn top() -> Result<u8, Failure> {
     // Also restores the terminal when this process panics.
     let mut terminal = ratatui::try_init().map_err(cannot)?;
     let result = watch(&mut terminal, &ended);
-    ratatui::restore();
+    if ratatui::try_restore().is_err() {
+        // The terminal has gone. Dropping its state would write to it once more, and complain where nobody hears it.
+        std::mem::forget(terminal);
+        return Ok(Exit::Ok.code());
+    }
     result.map_err(cannot)?;
     Ok(Exit::Ok.code())
 }
 
+/// Until the user leaves, a signal comes, or the terminal goes away.
 fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool) -> io::Result<()> {
     let mut state = State::default();
+    let mut keyboard = Keyboard::default();
     let (sender, answers) = mpsc::channel::<String>();
     let mut refreshed: Option<Instant> = None;
     while !ended.load(Ordering::Relaxed) {
@@ -65,19 +72,15 @@ fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool) -> io::Result<()> {
             state.say(answer);
         }
         terminal.draw(|frame| view::draw(frame, &state))?;
-        if !event::poll(RESPONSE)? {
-            continue;
-        }
-        let Event::Key(key) = event::read()? else {
-            continue;
+        let Heard::Keys(keys) = keyboard.listen(RESPONSE)? else {
+            return Ok(());
         };
-        if key.kind == KeyEventKind::Release {
-            continue;
-        }
-        match state.key(key) {
-            Action::None => {}
-            Action::Quit => return Ok(()),
-            Action::Limit(process, bytes) => set_limit(*process, bytes, sender.clone()),
+        for key in keys {
+            match state.key(key) {
+                Action::None => {}
+                Action::Quit => return Ok(()),
+                Action::Limit(process, bytes) => set_limit(*process, bytes, sender.clone()),
+            }
         }
     }
     Ok(())

@@ -71,27 +71,14 @@ fn draw_list(frame: &mut Frame<'_>, state: &State, area: Rect) {
         );
         return;
     }
-    let heading = [
-        "PID",
-        "RESIDENT/BUDGET",
-        "FAULT/s",
-        "FETCH/s",
-        "WRITE/s",
-        "P50/P99",
-        "STORE",
-        "COMMAND",
-    ];
-    let widths = [
-        Constraint::Length(7),
-        Constraint::Length(16),
-        Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(8),
-        Constraint::Length(9),
-        Constraint::Length(8),
-        Constraint::Min(8),
-    ];
-    let table = Table::new(state.rows.iter().map(list_row), widths)
+    let columns = columns(area.width);
+    let widths = columns.iter().map(|column| match column {
+        Column::Command => Constraint::Min(column.width()),
+        _ => Constraint::Length(column.width()),
+    });
+    let rows = state.rows.iter().map(|row| list_row(row, &columns));
+    let heading = columns.iter().map(|column| column.heading());
+    let table = Table::new(rows, widths)
         .header(
             TableRow::new(heading)
                 .style(Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)),
@@ -102,7 +89,79 @@ fn draw_list(frame: &mut Frame<'_>, state: &State, area: Rect) {
     frame.render_stateful_widget(table, area, &mut selection);
 }
 
-fn list_row(row: &Row) -> TableRow<'static> {
+/// What the list shows of a process, from left to right.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Pid,
+    Budget,
+    Faults,
+    Fetched,
+    Written,
+    Latency,
+    Store,
+    Command,
+}
+
+impl Column {
+    const IN_ORDER: [Column; 8] = [
+        Column::Pid,
+        Column::Budget,
+        Column::Faults,
+        Column::Fetched,
+        Column::Written,
+        Column::Latency,
+        Column::Store,
+        Column::Command,
+    ];
+    /// The least important first; the process ID always stays.
+    const TO_LEAVE_OUT: [Column; 7] = [
+        Column::Written,
+        Column::Fetched,
+        Column::Latency,
+        Column::Store,
+        Column::Faults,
+        Column::Command,
+        Column::Budget,
+    ];
+
+    fn heading(self) -> &'static str {
+        match self {
+            Column::Pid => "PID",
+            Column::Budget => "RESIDENT/BUDGET",
+            Column::Faults => "FAULT/s",
+            Column::Fetched => "FETCH/s",
+            Column::Written => "WRITE/s",
+            Column::Latency => "P50/P99",
+            Column::Store => "STORE",
+            Column::Command => "COMMAND",
+        }
+    }
+
+    /// Characters it has; the command takes what the others leave, and this much at least.
+    fn width(self) -> u16 {
+        match self {
+            Column::Pid | Column::Faults => 7,
+            Column::Budget => 16,
+            Column::Latency => 9,
+            Column::Fetched | Column::Written | Column::Store | Column::Command => 8,
+        }
+    }
+}
+
+/// The columns there is room for in full: a number that is cut would be another number.
+fn columns(width: u16) -> Vec<Column> {
+    let mut shown = Column::IN_ORDER.to_vec();
+    for least in Column::TO_LEAVE_OUT {
+        let taken: u16 = shown.iter().map(|column| column.width() + 1).sum();
+        if taken <= width.saturating_add(1) {
+            break;
+        }
+        shown.retain(|column| *column != least);
+    }
+    shown
+}
+
+fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
     let s = &row.process.reading.statistics;
     let latency = &s.fault_latency_ns;
     let micros = |ns: u64| {
@@ -110,19 +169,19 @@ fn list_row(row: &Row) -> TableRow<'static> {
             .to_string()
             .replace(' ', "")
     };
-    TableRow::new([
-        Cell::from(row.process.pid.to_string()),
-        Cell::from(Line::from(vec![
+    TableRow::new(columns.iter().map(|column| match column {
+        Column::Pid => Cell::from(row.process.pid.to_string()),
+        Column::Budget => Cell::from(Line::from(vec![
             Span::styled(bar(s, BAR_CHARS), Style::new().fg(bar_color(s))),
             Span::from(format!(" {}", Bytes(s.budget_bytes))),
         ])),
-        Cell::from(Count(row.rates.faults.round()).to_string()),
-        Cell::from(Bytes(row.rates.fetched_bytes as u64).to_string()),
-        Cell::from(Bytes(row.rates.written_bytes as u64).to_string()),
-        Cell::from(format!("{}/{}us", micros(latency.p50), micros(latency.p99))),
-        Cell::from(Bytes(s.store_bytes).to_string()),
-        Cell::from(printable(&s.command)),
-    ])
+        Column::Faults => Cell::from(Count(row.rates.faults.round()).to_string()),
+        Column::Fetched => Cell::from(Bytes(row.rates.fetched_bytes as u64).to_string()),
+        Column::Written => Cell::from(Bytes(row.rates.written_bytes as u64).to_string()),
+        Column::Latency => Cell::from(format!("{}/{}us", micros(latency.p50), micros(latency.p99))),
+        Column::Store => Cell::from(Bytes(s.store_bytes).to_string()),
+        Column::Command => Cell::from(printable(&s.command)),
+    }))
 }
 
 fn share(s: &Statistics) -> f64 {
@@ -292,6 +351,20 @@ mod tests {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn a_process_id_is_never_cut() {
+        for width in [7, 10, 24, 33, 40, 41, 60, 79] {
+            let text = screen(&some_state(), width, 10);
+            assert!(
+                text.lines().any(|line| line.starts_with("4194303")),
+                "{width}: {text}"
+            );
+        }
+        assert_eq!(columns(80), Column::IN_ORDER);
+        assert_eq!(columns(40), [Column::Pid, Column::Budget, Column::Command]);
+        assert_eq!(columns(1), [Column::Pid]);
     }
 
     #[test]
