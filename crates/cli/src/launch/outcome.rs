@@ -11,6 +11,9 @@ use crate::exit::Exit;
 use crate::governed::{Governed, printable, recorded};
 use crate::size::{Bytes, Count, Nanoseconds};
 
+/// How the pager's message about a page begins that it could not get back.
+const PAGE_LOST: &str = "data were lost";
+
 /// Everything the agents left in the run directory.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -48,6 +51,13 @@ impl Outcome {
             ungoverned: reasons(run, ".ungoverned"),
             uncounted: reasons(run, ".uncounted"),
         }
+    }
+
+    /// The command of the first process; empty if there was none.
+    pub fn command(&self) -> &str {
+        self.governed
+            .first()
+            .map_or("", |process| &process.reading.statistics.command)
     }
 
     /// The launcher's exit code after `ended`: the program's own, unless it does not tell the truth about the run.
@@ -103,8 +113,16 @@ impl Outcome {
                 printable(&reading.statistics.command)
             );
             match (reading.lost, reading.message.is_empty()) {
-                (true, true) => lines.push(format!("{who}: data were lost")),
-                (true, false) => lines.push(format!("{who}: {}", printable(&reading.message))),
+                (true, true) => lines.push(format!("{who}: {PAGE_LOST}")),
+                (true, false) => {
+                    let message = printable(&reading.message);
+                    let next = if message.starts_with(PAGE_LOST) {
+                        "; run it again, with another --store if it happens again"
+                    } else {
+                        ""
+                    };
+                    lines.push(format!("{who}: {message}{next}"));
+                }
                 (false, false) if warnings => {
                     lines.push(format!("{who}: {}", printable(&reading.message)))
                 }
@@ -235,6 +253,21 @@ mod tests {
                 "process 11 (sort big): page 0x1000: checksum"
             ]
         );
+    }
+
+    #[test]
+    fn a_lost_page_is_named_with_the_next_step() {
+        let outcome = Outcome {
+            governed: vec![process(
+                9,
+                true,
+                "data were lost: page at 0x1000 is lost: x",
+            )],
+            ..Outcome::default()
+        };
+        let lines = outcome.messages(Ended::Exited(0), false);
+        assert!(lines[0].starts_with("process 9 (sort big): data were lost: page at 0x1000"));
+        assert!(lines[0].contains("--store"));
     }
 
     #[test]

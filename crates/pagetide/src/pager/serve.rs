@@ -339,7 +339,7 @@ impl<'p> Server<'p> {
         let store = self.pager.store(word.place().generation);
         let _ = write!(
             cursor,
-            "page at {:#x} is lost: {error}; it was in the {} store",
+            "data were lost: page at {:#x} is lost: {error}; it was in the {} store",
             page.address(),
             store.capabilities().scheme
         );
