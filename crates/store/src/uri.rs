@@ -85,10 +85,10 @@ pub fn parse_size(text: &str) -> Result<u64, StoreError> {
     let (number, unit) = text.split_at(digits);
     let shift = match unit.to_ascii_uppercase().as_str() {
         "" | "B" => 0,
-        "K" | "KB" | "KIB" => 10,
-        "M" | "MB" | "MIB" => 20,
-        "G" | "GB" | "GIB" => 30,
-        "T" | "TB" | "TIB" => 40,
+        "K" | "KB" | "KI" | "KIB" => 10,
+        "M" | "MB" | "MI" | "MIB" => 20,
+        "G" | "GB" | "GI" | "GIB" => 30,
+        "T" | "TB" | "TI" | "TIB" => 40,
         _ => return Err(refused()),
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -137,6 +137,8 @@ mod tests {
             ("512m", 512 << 20),
             ("1.5G", 3 << 29),
             ("2GiB", 2 << 30),
+            ("2Gi", 2 << 30),
+            (".5G", 1 << 29),
             ("0.5T", 1 << 39),
             ("1.001k", 1025),
         ];

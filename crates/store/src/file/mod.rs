@@ -12,6 +12,7 @@ use crate::device::Device;
 use crate::meter::{Meter, Tally};
 use crate::slots::{Kind, SlotTable, unused};
 use crate::sync::lock;
+use crate::uri::config;
 use crate::{Capabilities, ErrorKind, PAGE_SIZE, Page, Slot, StoreError, Usage};
 use extent::{Extents, SEGMENT};
 use place::HEADER;
@@ -53,6 +54,14 @@ impl FileStore {
         keep: bool,
         max_bytes: Option<u64>,
     ) -> Result<FileStore, StoreError> {
+        let file_bytes_max = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        let least = HEADER + SEGMENT_BYTES;
+        if file_bytes_max < least {
+            return Err(config(format!(
+                "the limit on file sizes (RLIMIT_FSIZE, `ulimit -f`) is {file_bytes_max} bytes; expected {least} or more, for the file \
+                 of the store; lift it: ulimit -f unlimited"
+            )));
+        }
         Ok(FileStore {
             transfer: Transfer::new(Descriptor::new(place::claim(place, keep)?)?),
             slots: SlotTable::new()?,
@@ -63,7 +72,7 @@ impl FileStore {
             keep_all: AtomicBool::new(false),
             meter: Meter::default(),
             max_bytes: max_bytes.unwrap_or(u64::MAX),
-            file_bytes_max: getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX),
+            file_bytes_max,
         })
     }
 

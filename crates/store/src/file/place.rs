@@ -37,7 +37,7 @@ pub(crate) fn claim(place: &str, keep: bool) -> Result<OwnedFd, StoreError> {
             Ok(file) => return ready(file, place),
             // The filesystem has no nameless files: make one with a name and take it away.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => {}
-            Err(error) => return Err(failed("open a file in", place, error)),
+            Err(error) => return Err(unopened("open a file in", place, error)),
         }
     }
     for number in 0..NAMES {
@@ -77,7 +77,7 @@ fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError>
     let file = match open(name, flags, PRIVATE) {
         Err(Errno::EXIST) if new_only => return Ok(None),
         Err(Errno::LOOP) if is_link(name) => return Err(link(name)),
-        opened => opened.map_err(|error| failed("open", name, error))?,
+        opened => opened.map_err(|error| unopened("open", name, error))?,
     };
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => return Ok(None),
@@ -136,7 +136,18 @@ fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-fn failed(doing: &str, name: &str, error: Errno) -> StoreError {
+/// A place that no file can be made at.
+fn unopened(doing: &str, name: &str, error: Errno) -> StoreError {
+    failed(
+        doing,
+        name,
+        format!(
+            "{error}; expected a directory that exists, or a file in one, on a disk where you may write: file:/var/tmp/"
+        ),
+    )
+}
+
+fn failed(doing: &str, name: &str, error: impl ToString) -> StoreError {
     StoreError::new(
         ErrorKind::Config,
         format!("{doing} `{name}` for the file store"),

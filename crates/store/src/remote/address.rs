@@ -177,7 +177,11 @@ pub(crate) fn resolve(
 
 /// Of several addresses the first at which somebody answers: a name often has one of each kind, and a server listens at one of them.
 fn look_up(host: &str, port: u16) -> Result<SocketAddr, StoreError> {
-    let unknown = || config(format!("the name `{host}` has no address"));
+    let unknown = || {
+        config(format!(
+            "the name `{host}` has no address; check the host, or write its address"
+        ))
+    };
     let found: Vec<SocketAddr> = (host, port)
         .to_socket_addrs()
         .map_err(|error| unknown().with_cause(error))?

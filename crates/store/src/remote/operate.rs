@@ -79,9 +79,13 @@ impl Remote {
         }
         let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
         connect(scheme, rest)?.ok_or_else(|| {
+            let why = match scheme {
+                "ram" | "file" => "is kept on this machine and has no server to ask",
+                _ => "names no known store",
+            };
             config(format!(
-                "`{}` is kept on this machine and has no server to ask; remote stores are valkey://, valkey+unix:///, valkeys://, \
-                 valkey-cluster:// and memcached://",
+                "`{}` {why}; expected a remote store: valkey://HOST, valkey+unix:///SOCKET, valkeys://HOST, \
+                 valkey-cluster://HOST,HOST or memcached://HOST,HOST",
                 redact(uri)
             ))
         })

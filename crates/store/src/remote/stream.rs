@@ -34,8 +34,11 @@ impl Stream {
                 Errno::ACCESS | Errno::PERM | Errno::NAMETOOLONG => ErrorKind::Config,
                 _ => ErrorKind::Temporary,
             };
-            StoreError::new(kind, format!("connect to {}", server.name()))
-                .with_cause(in_time(error, timeout))
+            StoreError::new(kind, format!("connect to {}", server.name())).with_cause(format!(
+                "{}{}",
+                in_time(error, timeout),
+                next_step(error, server)
+            ))
         };
         let family = match server {
             Server::Unix(_) => AddressFamily::UNIX,
@@ -154,6 +157,28 @@ fn in_time(error: Errno, timeout: Duration) -> String {
             format!("no answer within {} ms", timeout.as_millis())
         }
         error => error.to_string(),
+    }
+}
+
+/// What to look at when nobody can be reached.
+fn next_step(error: Errno, server: &Server) -> &'static str {
+    match (error, server) {
+        (Errno::NOENT | Errno::CONNREFUSED, Server::Unix(_)) => {
+            "; is the server running, and is this the path of its socket?"
+        }
+        (Errno::CONNREFUSED, _) => "; is the server running? check host and port",
+        (
+            Errno::AGAIN
+            | Errno::INPROGRESS
+            | Errno::TIMEDOUT
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH,
+            Server::Tcp { .. },
+        ) => "; check host and port, and whether a firewall is between",
+        (Errno::ACCESS | Errno::PERM, Server::Unix(_)) => {
+            "; this user needs the right to write to the socket"
+        }
+        _ => "",
     }
 }
 

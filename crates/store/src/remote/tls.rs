@@ -74,7 +74,11 @@ impl Tls {
             session.flush(stream)?;
             if session.connection.is_handshaking() {
                 session.pull(stream).map_err(|mut error| {
-                    error.context = format!("shake hands (TLS) with {host}: {}", error.context);
+                    error.context = format!(
+                        "shake hands (TLS) with {host} (does this port speak TLS? one that does not is named without the s: \
+                         valkey://): {}",
+                        error.context
+                    );
                     error
                 })?;
             }
