@@ -1,17 +1,19 @@
 //! `pagetide run`: check everything that can be checked, start the program under the agent, wait for it, and report.
+mod destination;
 pub mod inherited;
 pub mod locked;
 pub mod outcome;
 pub mod remote;
 pub mod spawn;
+mod store;
 mod trace;
 pub mod wait;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal as _, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::path::Path;
 
+use nix::sys::signal::{SigSet, Signal};
 use pagetide_kernel::probe::Openings;
 
 use crate::agent;
@@ -22,11 +24,14 @@ use crate::plot;
 use crate::plot::samples::{INTERVAL, Recorder};
 use crate::program;
 use crate::rundir::RunDir;
+use destination::Destination;
 use inherited::Inherited;
 use outcome::Outcome;
 
 /// Runs the program and returns the code to exit with.
 pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
+    // A write beyond the limit on file sizes is to fail, and be told. The program gets its mask as it was.
+    let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let path = std::env::var_os("PATH");
     let file = program::find::find(&options.command[0], path.as_deref())?;
     program::check(&file)?;
@@ -41,7 +46,8 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         ));
     }
     let agent = agent::find()?;
-    let store = open_store(&options.store)?;
+    store::check_file_limit()?;
+    let store = store::open(&options.store)?;
     let budget_bytes = options.resident.resolve(memory::available_to("self"));
     let statistics = options
         .stats
@@ -54,6 +60,11 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         .map(|path| Destination::open("--plot", path))
         .transpose()?;
     let trace = options.trace.as_deref().map(trace::prepare).transpose()?;
+    destination::check_apart(&[
+        ("--stats", options.stats.as_deref()),
+        ("--plot", options.plot.as_deref()),
+        ("--trace", options.trace.as_deref()),
+    ])?;
     let run_dir = RunDir::create()?;
 
     let mut environment = environment(&agent, budget_bytes, &store, run_dir.path()).to_vec();
@@ -92,7 +103,12 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         written = destination.write(|out| outcome.write_statistics(out));
     }
     if let Some(destination) = picture {
-        let drawn = plot::svg::draw(recorder.command(), recorder.samples());
+        // Nobody sampled a program that was shorter than an interval.
+        let command = match recorder.command() {
+            "" => outcome.command(),
+            sampled => sampled,
+        };
+        let drawn = plot::svg::draw(command, budget_bytes, recorder.samples());
         written = written.and(destination.write(|out| out.write_all(drawn.as_bytes())));
     }
     if let Some(path) = trace {
@@ -141,76 +157,4 @@ fn environment(
         ("PAGETIDE_STORE", store.into()),
         ("PAGETIDE_RUN_DIR", run_dir.into()),
     ]
-}
-
-/// Opens the store once, so that a wrong URI is told before the program starts. Returns the URI with a relative path made
-/// absolute: the program's processes may change their directory.
-fn open_store(uri: &str) -> Result<String, Failure> {
-    let uri = match uri.strip_prefix("file:") {
-        Some(path) if !path.is_empty() && !path.starts_with(['/', '?']) => {
-            let here = std::env::current_dir().unwrap_or_default();
-            format!("file:{}/{path}", here.display())
-        }
-        _ => uri.to_owned(),
-    };
-    let refused = |error| {
-        let shown = pagetide_store::redact(&uri);
-        Failure::new(
-            Exit::Store,
-            format!("--store {shown}: cannot be opened: {error}"),
-        )
-    };
-    // Names are looked up here, once: the program's processes must not.
-    let uri = pagetide_store::resolve(&uri).map_err(refused)?;
-    // Tried as a store that is not kept: keeping is for the processes that put pages in it.
-    let trial = uri.replace("keep=1", "keep=0");
-    match pagetide_store::open(&trial) {
-        Ok(store) => {
-            drop(store);
-            Ok(uri)
-        }
-        Err(error) => Err(refused(error)),
-    }
-}
-
-/// Where an option's output goes; opened before the program starts, so that a wrong path is told then.
-struct Destination {
-    option: &'static str,
-    path: PathBuf,
-    /// None for stdout.
-    file: Option<File>,
-}
-
-impl Destination {
-    fn open(option: &'static str, path: &Path) -> Result<Destination, Failure> {
-        let mut destination = Destination {
-            option,
-            path: path.to_owned(),
-            file: None,
-        };
-        if path != Path::new("-") {
-            destination.file =
-                Some(File::create(path).map_err(|error| destination.failure(&error))?);
-        }
-        Ok(destination)
-    }
-
-    fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
-        let result = match &self.file {
-            None => fill(&mut io::stdout().lock()),
-            Some(file) => {
-                let mut out = BufWriter::new(file);
-                fill(&mut out).and_then(|()| out.flush())
-            }
-        };
-        result.map_err(|error| self.failure(&error))
-    }
-
-    fn failure(&self, error: &io::Error) -> Failure {
-        let (option, path) = (self.option, self.path.display());
-        let message = format!(
-            "{option} {path}: cannot be written ({error}); expected a file you may write, or - for stdout"
-        );
-        Failure::new(Exit::Usage, message)
-    }
 }

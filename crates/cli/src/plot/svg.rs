@@ -45,12 +45,16 @@ impl Scale {
     }
 }
 
-/// The picture of a run of `command`.
-pub fn draw(command: &str, samples: &[Sample]) -> String {
+/// The picture of a run of `command` that began with a budget of `budget_bytes`.
+pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
     let columns = columns(samples);
     let seconds_max = columns.last().map_or(1.0, |s| s.seconds).max(0.1);
     let resident_max = columns.iter().map(|s| s.resident_bytes).max().unwrap_or(0);
-    let budget_max = columns.iter().map(|s| s.budget_bytes).max().unwrap_or(0);
+    let budget_max = columns
+        .iter()
+        .map(|s| s.budget_bytes)
+        .max()
+        .unwrap_or(budget_bytes);
     let faults_max = columns
         .iter()
         .map(|s| s.faults_per_second)
@@ -73,12 +77,16 @@ pub fn draw(command: &str, samples: &[Sample]) -> String {
     let rate_step = step(faults_max.max(1.0), 3, 1000.0);
     let rate = vertical(faults_max, rate_step, FAULT_PANEL);
 
-    let budget_min = columns.iter().map(|s| s.budget_bytes).min().unwrap_or(0);
+    let budget_min = columns
+        .iter()
+        .map(|s| s.budget_bytes)
+        .min()
+        .unwrap_or(budget_bytes);
     let mut budget_name = format!("budget, {}", Bytes(budget_min));
     if budget_max != budget_min {
         budget_name = format!("{budget_name} to {}", Bytes(budget_max));
     }
-    if !budget_drawn {
+    if !budget_drawn && !columns.is_empty() {
         budget_name.push_str(" (above the picture)");
     }
     let mut document = Document::new()
@@ -320,7 +328,7 @@ mod tests {
                 processes: 1,
             })
             .collect();
-        let picture = draw("sort <big> & more", &samples);
+        let picture = draw("sort <big> & more", 256 << 20, &samples);
         for expected in [
             "resident, at most 200 MiB",
             "budget, 256 MiB",
@@ -336,14 +344,15 @@ mod tests {
 
     #[test]
     fn no_samples_and_one_sample_can_be_drawn() {
-        assert!(draw("true", &[]).contains("before the first sample"));
+        let none = draw("true", 256 << 20, &[]);
+        assert!(none.contains("before the first sample") && none.contains("budget, 256 MiB"));
         let one = Sample {
             seconds: 0.01,
             resident_bytes: 4096,
             budget_bytes: 1 << 40,
             ..Sample::default()
         };
-        let picture = draw("true", &[one]);
+        let picture = draw("true", 1 << 40, &[one]);
         assert!(picture.contains("(above the picture)") && !picture.contains("NaN"));
     }
 }

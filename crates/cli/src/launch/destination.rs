@@ -1,0 +1,117 @@
+//! Where the statistics and the picture of a run go.
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use crate::exit::{Exit, Failure};
+
+/// Where an option's output goes; opened before the program starts, so that a wrong path is told then.
+pub struct Destination {
+    option: &'static str,
+    path: PathBuf,
+    /// None for stdout.
+    file: Option<File>,
+}
+
+impl Destination {
+    /// Opens it.
+    pub fn open(option: &'static str, path: &Path) -> Result<Destination, Failure> {
+        let mut destination = Destination {
+            option,
+            path: path.to_owned(),
+            file: None,
+        };
+        if path != Path::new("-") {
+            destination.file =
+                Some(File::create(path).map_err(|error| destination.failure(&error))?);
+        }
+        Ok(destination)
+    }
+
+    /// Fills it.
+    pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+        let result = match &self.file {
+            None => fill(&mut io::stdout().lock()),
+            Some(file) => {
+                let mut out = BufWriter::new(file);
+                fill(&mut out).and_then(|()| out.flush())
+            }
+        };
+        result.map_err(|error| self.failure(&error))
+    }
+
+    fn failure(&self, error: &io::Error) -> Failure {
+        let (option, path) = (self.option, self.path.display());
+        let message = format!(
+            "{option} {path}: cannot be written ({error}); expected a file you may write, or - for stdout"
+        );
+        Failure::new(Exit::Usage, message)
+    }
+}
+
+/// Refuses two options with one file, or both with stdout: what is written last would destroy the other, or be mixed with it.
+pub fn check_apart(options: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
+    let mut seen: Vec<(&str, Place)> = Vec::new();
+    for &(option, path) in options {
+        let Some((path, place)) = path.and_then(|path| Some((path, Place::of(path)?))) else {
+            continue;
+        };
+        if let Some((other, _)) = seen.iter().find(|(_, earlier)| *earlier == place) {
+            let message = format!(
+                "{option} {}: {other} names the same file; expected a file of its own for each",
+                path.display()
+            );
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        seen.push((option, place));
+    }
+    Ok(())
+}
+
+/// What tells one output from another.
+#[derive(PartialEq, Eq)]
+enum Place {
+    Stdout,
+    File(u64, u64),
+}
+
+impl Place {
+    /// `None` for what may be written by several, such as `/dev/null`.
+    fn of(path: &Path) -> Option<Place> {
+        if path == Path::new("-") {
+            return Some(Place::Stdout);
+        }
+        let meta = std::fs::metadata(path).ok()?;
+        meta.is_file().then(|| Place::File(meta.dev(), meta.ino()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_output_has_a_file_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, link, other) = (
+            dir.path().join("1"),
+            dir.path().join("2"),
+            dir.path().join("3"),
+        );
+        std::fs::write(&one, "").unwrap();
+        std::fs::write(&other, "").unwrap();
+        std::os::unix::fs::symlink(&one, &link).unwrap();
+        let (null, stdout) = (Path::new("/dev/null"), Path::new("-"));
+        let check = |stats, plot| check_apart(&[("--stats", stats), ("--plot", plot)]);
+        for (stats, plot) in [(&*one, &*one), (&*one, &*link), (stdout, stdout)] {
+            let failure = check(Some(stats), Some(plot)).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(failure.message.contains("--stats") && failure.message.contains("--plot"));
+        }
+        for (stats, plot) in [(&*one, &*other), (null, null), (stdout, &*one)] {
+            assert!(check(Some(stats), Some(plot)).is_ok());
+        }
+        assert!(check(Some(&*one), None).is_ok());
+    }
+}
