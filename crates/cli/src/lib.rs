@@ -9,6 +9,7 @@ pub mod agent;
 pub mod args;
 pub mod commands;
 pub mod control;
+pub mod date;
 pub mod doctor;
 pub mod exit;
 pub mod fix;

@@ -56,7 +56,7 @@ impl Size {
 fn decimal(text: &str) -> Option<(u128, u128)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = format!("{whole}{fraction}");
-    if whole.is_empty() || digits.len() > 24 || !digits.bytes().all(|b| b.is_ascii_digit()) {
+    if digits.is_empty() || digits.len() > 24 || !digits.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
     Some((digits.parse().ok()?, 10u128.pow(fraction.len() as u32)))
@@ -83,10 +83,10 @@ impl FromStr for Size {
         }
         let shift = match unit.to_ascii_lowercase().as_str() {
             "" | "b" => 0,
-            "k" | "kb" | "kib" => 10,
-            "m" | "mb" | "mib" => 20,
-            "g" | "gb" | "gib" => 30,
-            "t" | "tb" | "tib" => 40,
+            "k" | "kb" | "ki" | "kib" => 10,
+            "m" | "mb" | "mi" | "mib" => 20,
+            "g" | "gb" | "gi" | "gib" => 30,
+            "t" | "tb" | "ti" | "tib" => 40,
             _ => return Err(malformed()),
         };
         let bytes = digits
@@ -167,6 +167,8 @@ mod tests {
             ("256MB", 256 << 20),
             ("1.5G", 3 << 29),
             ("0.5G", 1 << 29),
+            (".5G", 1 << 29),
+            ("16Gi", 16 << 30),
             ("2T", 2 << 40),
             ("5000", 5000),
             ("18446744073709551615", u64::MAX),
@@ -196,7 +198,7 @@ mod tests {
     #[test]
     fn what_is_no_size_is_named() {
         for text in [
-            "", "M", "-1", "-5M", "1.2.3M", ".5G", "12X", "1 G", "0x10", "1e9", "%", "25%%",
+            "", "M", "-1", "-5M", "1.2.3M", ".", ".G", "12X", "1 G", "0x10", "1e9", "%", "25%%",
             "\u{661}M", "1.G ",
         ] {
             assert_eq!(text.parse::<Size>(), Err(SizeError::Malformed(text.into())));

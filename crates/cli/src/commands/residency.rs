@@ -13,6 +13,11 @@ use crate::size::{Bytes, PAGE_BYTES};
 /// Cells in the map.
 const CELLS: u64 = 64;
 
+/// So many of its pages in bytes of the file, whose last page may be less than one.
+fn bytes_of(pages: u64, residency: &Residency) -> u64 {
+    (pages * PAGE_BYTES).min(residency.size)
+}
+
 /// Shows each file, as text with a map or as JSON.
 pub fn residency(named: &[PathBuf], json: bool) -> Result<u8, Failure> {
     let mut all = Vec::new();
@@ -105,7 +110,7 @@ fn describe(text: &mut String, path: &Path, residency: &Residency) {
     let _ = writeln!(
         text,
         "  {} of {} in memory ({:.1} %){}",
-        Bytes(cached * PAGE_BYTES),
+        Bytes(bytes_of(cached, residency)),
         Bytes(residency.size),
         if pages == 0 {
             0.0
@@ -113,7 +118,7 @@ fn describe(text: &mut String, path: &Path, residency: &Residency) {
             cached as f64 * 100.0 / pages as f64
         },
         if residency.tells_locked {
-            format!(", {} locked", Bytes(locked * PAGE_BYTES))
+            format!(", {} locked", Bytes(bytes_of(locked, residency)))
         } else {
             String::new()
         }
@@ -125,8 +130,8 @@ fn describe(text: &mut String, path: &Path, residency: &Residency) {
 
 fn total(text: &mut String, all: &[(PathBuf, Residency)]) {
     let sum = |count: &dyn Fn(&Residency) -> u64| all.iter().map(|(_, r)| count(r)).sum::<u64>();
-    let locked = sum(&|r| r.count(PageState::Locked)) * PAGE_BYTES;
-    let cached = sum(&|r| r.count(PageState::Cached)) * PAGE_BYTES + locked;
+    let locked = sum(&|r| bytes_of(r.count(PageState::Locked), r));
+    let cached = sum(&|r| bytes_of(r.count(PageState::Cached) + r.count(PageState::Locked), r));
     let _ = writeln!(
         text,
         "{} files: {} of {} in memory, {} locked",
@@ -181,6 +186,21 @@ fn map(residency: &Residency, pages: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_small_file_has_no_more_in_memory_than_it_is_long() {
+        let small = Residency {
+            size: 649,
+            runs: vec![(0, 1, PageState::Cached)],
+            tells_locked: true,
+        };
+        let mut text = String::new();
+        describe(&mut text, Path::new("small"), &small);
+        assert!(
+            text.contains("649 B of 649 B in memory (100.0 %), 0 B locked"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn the_map_has_a_cell_for_every_part() {

@@ -1,7 +1,7 @@
 //! Ranges and durations as people write them.
 use std::time::Duration;
 
-use crate::size::{PAGE_BYTES, Size};
+use crate::size::PAGE_BYTES;
 
 /// Reads `OFFSET:LENGTH`, both sizes, the offset a multiple of the page.
 pub fn parse_range(text: &str) -> Result<(u64, u64), String> {
@@ -9,14 +9,20 @@ pub fn parse_range(text: &str) -> Result<(u64, u64), String> {
     let (offset, len) = text
         .split_once(':')
         .ok_or_else(|| format!("'{text}' is not a range; {expected}"))?;
-    let size = |part: &str| match part.parse::<Size>() {
-        Ok(Size::Bytes(bytes)) => Ok(bytes),
-        _ if part == "0" => Ok(0),
-        _ => Err(format!("'{part}' in '{text}' is not a size; {expected}")),
+    let size = |part: &str| {
+        pagetide_store::parse_size(part)
+            .map_err(|_| format!("'{part}' in '{text}' is not a size; {expected}"))
     };
     let (offset, len) = (size(offset)?, size(len)?);
-    if offset % PAGE_BYTES != 0 || len == 0 {
-        return Err(format!("'{text}': {expected}, the length at least a page"));
+    if offset % PAGE_BYTES != 0 {
+        return Err(format!(
+            "'{text}': the offset, {offset} bytes, is no multiple of {PAGE_BYTES}, where a page begins; {expected}"
+        ));
+    }
+    if len < PAGE_BYTES {
+        return Err(format!(
+            "'{text}': the length, {len} bytes, is less than a page ({PAGE_BYTES}); {expected}"
+        ));
     }
     Ok((offset, len))
 }
@@ -54,6 +60,11 @@ mod tests {
         for wrong in ["", "5", "1:4096", "0:0", "0:", "a:b", "0:25%"] {
             assert!(parse_range(wrong).is_err(), "{wrong}");
         }
+        let why = |text| parse_range(text).unwrap_err();
+        assert!(
+            why("1:4096").contains("no multiple of 4096")
+                && why("0:1").contains("less than a page")
+        );
     }
 
     #[test]
