@@ -9,7 +9,7 @@ use pagetide::pager::policy::Kind;
 
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;
-use crate::exit::Exit;
+use crate::exit::{self, Exit};
 use crate::size::Size;
 
 /// Run unmodified programs in a fixed amount of memory.
@@ -33,22 +33,27 @@ pub enum Command {
     )]
     Run(Run),
     /// List the governed processes
+    #[command(after_help = exit::OF_PROCESSES)]
     Ps {
         /// Print a JSON array of statistics, in bytes and nanoseconds
         #[arg(long)]
         json: bool,
     },
     /// Show everything known of one process
+    #[command(after_help = exit::OF_PROCESSES)]
     Stat {
-        /// Process ID, as `pagetide ps` lists it
+        /// Process ID, as `pagetide ps` lists it, or that of its `pagetide run`
+        #[arg(value_parser = pid)]
         pid: u32,
         /// Print a JSON object, in bytes and nanoseconds
         #[arg(long)]
         json: bool,
     },
     /// Change the budget of a running process; returns when the new bound holds
+    #[command(after_help = exit::OF_PROCESSES)]
     Limit {
-        /// Process ID, as `pagetide ps` lists it
+        /// Process ID, as `pagetide ps` lists it, or that of its `pagetide run`
+        #[arg(value_parser = pid)]
         pid: u32,
         /// Most bytes resident: 256M, 1.5G, or a share of the memory available to the process
         size: Size,
@@ -57,23 +62,26 @@ pub enum Command {
         timeout: Duration,
     },
     /// Watch the governed processes, full screen
+    #[command(after_help = exit::OF_PROCESSES)]
     Top,
     /// Examine this system: what works, what does not, and the line that mends it
+    #[command(after_help = exit::OF_DOCTOR)]
     Doctor {
         /// Print a JSON object
         #[arg(long)]
         json: bool,
     },
     /// Look at snapshot files, check, compare and merge them
-    #[command(subcommand)]
+    #[command(subcommand, after_help = exit::OF_SNAPSHOTS)]
     Snapshot(SnapshotCommand),
     /// Look at the servers of remote stores, measure them, and clear up after dead runs
-    #[command(subcommand)]
+    #[command(subcommand, after_help = exit::OF_STORES)]
     Store(StoreCommand),
     /// Keep the pages of files in memory, from the moment anyone touches them
-    #[command(long_about = LOCK_ABOUT)]
+    #[command(long_about = LOCK_ABOUT, after_help = exit::OF_LOCK)]
     Lock(Lock),
     /// Show which pages of files are in memory and locked
+    #[command(after_help = exit::OF_RESIDENCY)]
     Residency {
         /// Print a JSON object, sizes in bytes
         #[arg(long)]
@@ -83,8 +91,10 @@ pub enum Command {
         files: Vec<PathBuf>,
     },
     /// Show what a process has locked, by mapping
+    #[command(after_help = exit::OF_LOCKS)]
     Locks {
         /// Process ID
+        #[arg(value_parser = pid)]
         pid: u32,
         /// Print a JSON object, sizes in bytes
         #[arg(long)]
@@ -105,6 +115,16 @@ pub enum Command {
     /// Print the man page
     #[command(hide = true)]
     Man,
+}
+
+/// Reads a process ID.
+fn pid(text: &str) -> Result<u32, String> {
+    let number = text.parse::<u32>().ok();
+    number
+        .filter(|pid| (1..=i32::MAX as u32).contains(pid))
+        .ok_or_else(|| {
+            "expected a process ID, a number such as 4711; `pagetide ps` lists those of governed processes".to_owned()
+        })
 }
 
 /// Reads a number of bytes, with a unit or without.
@@ -222,12 +242,8 @@ pub struct Run {
     /// Which pages go first: s3fifo (pages that come back soon are kept longer) or fifo
     #[arg(long, value_name = "POLICY", default_value = Kind::default().name())]
     pub policy: Kind,
-    /// The program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        required = true,
-        value_name = "CMD"
-    )]
+    /// The program and its arguments; after -- its name may begin with a dash
+    // Hyphens are not allowed in its first word: a mistyped option would be taken for the program.
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }

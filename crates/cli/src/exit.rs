@@ -2,21 +2,42 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+/// The codes of commands that ask governed processes.
+pub const OF_PROCESSES: &str =
+    "Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong arguments.";
+/// Those of `doctor`.
+pub const OF_DOCTOR: &str =
+    "Exit codes: 0 run works fully; 1 it works, degraded; 2 wrong arguments; 3 it does not work.";
+/// Those of `snapshot` and what is below it.
+pub const OF_SNAPSHOTS: &str = "Exit codes: 0 done; 1 diff: pages differ, or the two cannot be compared; 2 wrong arguments; \
+     4 a file cannot be opened, is no snapshot or is not whole; 5 a block of it is damaged.";
+/// Those of `store` and what is below it.
+pub const OF_STORES: &str =
+    "Exit codes: 0 done; 2 wrong arguments; 4 the store or its server cannot be reached or used.";
+/// Those of `lock`.
+pub const OF_LOCK: &str = "Exit codes: 0 done, or ended by a signal; 1 it could not be done; 2 wrong arguments; \
+     3 memory cannot be locked, the message has the fix; 4 a file cannot be opened or read.";
+/// Those of `residency`.
+pub const OF_RESIDENCY: &str =
+    "Exit codes: 0 done; 2 wrong arguments; 4 a file cannot be opened or looked at.";
+/// Those of `locks`.
+pub const OF_LOCKS: &str = "Exit codes: 0 done; 1 there is no such process; 2 wrong arguments; 3 its memory may not be looked at.";
+
 /// Why the command ended, where it was not the governed program that said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
     /// Everything was done.
     Ok = 0,
-    /// `ps`, `stat`, `limit`, `top`: it could not be done; `doctor`: `run` works, degraded.
+    /// It could not be done, by the commands that ask a process; `doctor`: `run` works, degraded; `snapshot diff`: pages differ.
     Failed = 1,
     /// A wrong argument.
     Usage = 2,
-    /// This system or this program cannot be paged.
+    /// This system or this program cannot be paged, or the memory cannot be locked or looked at.
     CannotPage = 3,
-    /// The store cannot be opened.
+    /// The store, its server or a file cannot be opened.
     Store = 4,
-    /// Bytes the program wrote were lost, and it was ended for it.
+    /// Bytes the program wrote were lost, or the budget could not be held, and it was ended for it; a block of a snapshot is damaged.
     DataLost = 5,
     /// The program was found and may not be executed.
     NotExecutable = 126,
@@ -29,17 +50,20 @@ impl Exit {
         (Exit::Ok, "done (run: the program exited with 0)"),
         (
             Exit::Failed,
-            "ps, stat, limit, top, locks: could not be done; doctor: run works, degraded",
+            "ps, stat, limit, top, locks: could not be done; doctor: run works, degraded; snapshot diff: pages differ",
         ),
         (Exit::Usage, "wrong arguments"),
         (
             Exit::CannotPage,
-            "this system or this program cannot be paged or locked; the message has the fix",
+            "this system or this program cannot be paged, locked or looked at; the message has the fix",
         ),
-        (Exit::Store, "the store, or a file, cannot be opened"),
+        (
+            Exit::Store,
+            "the store, its server, or a file cannot be opened or is not what it should be",
+        ),
         (
             Exit::DataLost,
-            "data were lost and the program was ended; the message says which",
+            "data were lost, or the budget could not be held; snapshot: a block is damaged",
         ),
         (Exit::NotExecutable, "the program may not be executed"),
         (Exit::NotFound, "the program was not found"),

@@ -18,6 +18,7 @@ use crate::size::{Bytes, PAGE_BYTES};
 #[derive(Debug, Subcommand)]
 pub enum SnapshotCommand {
     /// Show what files hold: regions, pages, parents
+    #[command(after_help = crate::exit::OF_SNAPSHOTS)]
     Inspect {
         /// Snapshot files
         #[arg(required = true)]
@@ -27,12 +28,14 @@ pub enum SnapshotCommand {
         json: bool,
     },
     /// Read every byte of files and check it
+    #[command(after_help = crate::exit::OF_SNAPSHOTS)]
     Verify {
         /// Snapshot files
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
     /// List the pages in which two snapshots differ; exits with 1 if any do
+    #[command(after_help = crate::exit::OF_SNAPSHOTS)]
     Diff {
         /// The earlier snapshot; its parents are found beside it
         old: PathBuf,
@@ -43,6 +46,7 @@ pub enum SnapshotCommand {
         json: bool,
     },
     /// Put a chain of snapshots together into one file
+    #[command(after_help = crate::exit::OF_SNAPSHOTS)]
     Merge {
         /// The files, in any order; each but one is the parent of another. Without the first one's parent the result builds on that
         #[arg(required = true)]
@@ -146,8 +150,8 @@ fn inspect(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
             _ => "  parent    none: a full snapshot\n".to_owned(),
         };
         text += &format!(
-            "  taken     {} s after 1970 (UTC)\n  file      {} in {} blocks\n",
-            file.created_unix_ns / 1_000_000_000,
+            "  taken     {}\n  file      {} in {} blocks\n",
+            crate::date::utc(file.created_unix_ns / 1_000_000_000),
             Bytes(file.file_bytes),
             file.blocks
         );

@@ -13,11 +13,13 @@ use crate::exit::{Exit, Failure};
 #[derive(Debug, Subcommand)]
 pub enum StoreCommand {
     /// Check that a run could use it, and how long an answer takes
+    #[command(after_help = crate::exit::OF_STORES)]
     Ping {
         /// The store
         uri: String,
     },
     /// List whose pages it holds, and which of them live
+    #[command(after_help = crate::exit::OF_STORES)]
     Usage {
         /// The store
         uri: String,
@@ -26,11 +28,13 @@ pub enum StoreCommand {
         json: bool,
     },
     /// Remove what dead runs left: of this machine at once, of others when their lease has run out
+    #[command(after_help = crate::exit::OF_STORES)]
     Gc {
         /// The store
         uri: String,
     },
     /// Put, read and delete pages, and say how long each takes
+    #[command(after_help = crate::exit::OF_STORES)]
     Bench {
         /// The store
         uri: String,
