@@ -67,13 +67,18 @@ pub fn all() -> Vec<Governed> {
         rundir::clean_stale(base);
         found.extend(rundir::runs(base).iter().flat_map(|run| living(run)));
     }
-    let here = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
-    found.retain(|governed| {
-        let theirs = governed.reading.pid_namespace;
-        theirs == here || theirs == 0 || here == 0
-    });
+    found.retain(nameable());
     found.sort_by_key(|governed| governed.pid);
     found
+}
+
+/// Tells of which processes the numbers mean something here.
+fn nameable() -> impl Fn(&Governed) -> bool {
+    let here = fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino());
+    move |governed| {
+        let theirs = governed.reading.pid_namespace;
+        theirs == here || theirs == 0 || here == 0
+    }
 }
 
 /// Whether a recorded process image lives.
@@ -89,6 +94,19 @@ impl Governed {
     fn is_same_process(&self, other: &Governed) -> bool {
         (self.pid, self.reading.pid_namespace) == (other.pid, other.reading.pid_namespace)
     }
+}
+
+/// The living governed processes of the run that launcher `pid` began; `None` if it is no launcher this user may see.
+pub fn of_launcher(pid: u32) -> Option<Vec<Governed>> {
+    if !is_launcher(pid) {
+        return None;
+    }
+    let name = format!("{}{pid}", rundir::RUN_PREFIX);
+    let mut runs = rundir::bases().into_iter().map(|base| base.join(&name));
+    let run = runs.find(|run| run.is_dir())?;
+    let mut found = living(&run);
+    found.retain(nameable());
+    Some(found)
 }
 
 /// Whether `pid` is the process that started a pager at `started_ns`, not a later one with the same number.

@@ -3,20 +3,29 @@ use std::time::Duration;
 
 use pagetide::report::Request;
 
-use crate::control;
+use crate::control::{self, ControlError};
 use crate::exit::{Exit, Failure};
-use crate::governed::Governed;
+use crate::governed::{self, Governed};
 use crate::memory;
 use crate::size::{Bytes, Size};
 
 /// Beyond the time the process has for the change, for its answer to arrive.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Sets the budget of process `pid`.
+/// Sets the budget of process `pid`, which may be that of its launcher.
 pub fn limit(pid: u32, size: Size, timeout: Duration) -> Result<u8, Failure> {
     let process = super::find(pid)?;
+    let pid = process.pid;
     let bytes = bytes_for(&process, size);
     let statistics = set(&process, bytes, timeout).map_err(|why| {
+        // Its pager stands still with it.
+        let stopped = governed::stat(pid).is_some_and(|stat| stat.state == 'T');
+        let why = match why {
+            ControlError::Silent(..) if stopped => {
+                format!("it is stopped and does not answer; let it go on: kill -CONT {pid}")
+            }
+            other => other.to_string(),
+        };
         Failure::new(
             Exit::Failed,
             format!(
@@ -44,7 +53,7 @@ pub fn set(
     process: &Governed,
     bytes: u64,
     timeout: Duration,
-) -> Result<pagetide::report::Statistics, control::ControlError> {
+) -> Result<pagetide::report::Statistics, ControlError> {
     let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     control::ask(
         &process.socket,

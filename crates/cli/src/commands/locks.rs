@@ -4,6 +4,7 @@ use pagetide_kernel::smaps::{self, Area};
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
+use crate::fix::Situation;
 use crate::governed::printable;
 use crate::size::Bytes;
 use crate::table::Table;
@@ -12,12 +13,11 @@ use crate::table::Table;
 pub fn locks(pid: u32, json: bool) -> Result<u8, Failure> {
     let report = Report::read(pid).map_err(|error| {
         let (exit, next) = match error.kind() {
-            std::io::ErrorKind::NotFound => (Exit::Failed, "there is no such process"),
-            std::io::ErrorKind::PermissionDenied => (
-                Exit::CannotPage,
-                "only its user and root may see its memory; try: sudo pagetide locks",
-            ),
-            _ => (Exit::Failed, "it may have ended"),
+            std::io::ErrorKind::NotFound => (Exit::Failed, "there is no such process".to_owned()),
+            std::io::ErrorKind::PermissionDenied => {
+                (Exit::CannotPage, may_see(Situation::detect(), pid))
+            }
+            _ => (Exit::Failed, "it may have ended".to_owned()),
         };
         Failure::new(exit, format!("process {pid}: {error}; {next}"))
     })?;
@@ -27,6 +27,17 @@ pub fn locks(pid: u32, json: bool) -> Result<u8, Failure> {
     }
     super::print(&report.text())?;
     Ok(Exit::Ok.code())
+}
+
+/// How to be allowed to look at the memory of process `pid`.
+fn may_see(situation: Situation, pid: u32) -> String {
+    if situation.root {
+        "this root may not see its memory: that takes the capability CAP_SYS_PTRACE over it; in a container, start that with \
+         --cap-add SYS_PTRACE, or look from the host"
+            .to_owned()
+    } else {
+        format!("only its user and root may see its memory; try: sudo pagetide locks {pid}")
+    }
 }
 
 #[derive(Serialize)]
@@ -95,8 +106,13 @@ impl Report {
                 },
             ]);
         }
+        let many = if self.mappings.len() == 1 {
+            "mapping"
+        } else {
+            "mappings"
+        };
         format!(
-            "{table}{} mappings, {} of address space; resident {}, locked {}; VmLck {}\n",
+            "{table}{} {many}, {} of address space; resident {}, locked {}; VmLck {}\n",
             self.mappings.len(),
             Bytes(self.length_bytes),
             Bytes(self.resident_bytes),
@@ -124,5 +140,23 @@ impl MappingReport {
             permissions: area.permissions,
             name: area.name,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_not_told_to_become_root() {
+        let of = |root| {
+            let situation = Situation {
+                root,
+                container: false,
+            };
+            may_see(situation, 42)
+        };
+        assert!(of(false).ends_with("sudo pagetide locks 42"));
+        assert!(!of(true).contains("sudo") && of(true).contains("SYS_PTRACE"));
     }
 }

@@ -15,16 +15,37 @@ use std::io::Write as _;
 use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
-use crate::governed::{self, Governed};
+use crate::governed::{self, Governed, printable};
 
-/// The living governed process `pid`, or an error that says how to list them.
+/// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that says how to list them.
 pub fn find(pid: u32) -> Result<Governed, Failure> {
-    governed::all().into_iter().find(|process| process.pid == pid).ok_or_else(|| {
-        Failure::new(
-            Exit::Failed,
-            format!("process {pid} is not one of Pagetide's that you may see; list them with `pagetide ps`"),
-        )
-    })
+    let failure = |message: String| Failure::new(Exit::Failed, message);
+    let all = governed::all();
+    if let Some(process) = all.iter().find(|process| process.pid == pid) {
+        return Ok(process.clone());
+    }
+    match governed::of_launcher(pid).as_deref() {
+        None => Err(failure(format!(
+            "process {pid} is not one of Pagetide's that you may see; list them with `pagetide ps`"
+        ))),
+        Some([]) => Err(failure(format!(
+            "process {pid} is a `pagetide run` that governs no process yet or any more; list those there are with `pagetide ps`"
+        ))),
+        Some([process]) => Ok(process.clone()),
+        Some(several) => {
+            let named: Vec<String> = several
+                .iter()
+                .map(|process| {
+                    let command = printable(&process.reading.statistics.command);
+                    format!("{} ({command})", process.pid)
+                })
+                .collect();
+            Err(failure(format!(
+                "process {pid} is a `pagetide run` that governs several; name one of them: {}",
+                named.join(", ")
+            )))
+        }
+    }
 }
 
 /// Prints a value as JSON on a line of its own.

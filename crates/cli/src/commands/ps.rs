@@ -41,5 +41,11 @@ pub fn ps(json: bool) -> Result<u8, Failure> {
         ]);
     }
     super::print(&table.to_string())?;
+    if processes.is_empty() {
+        // On stderr, so that a script that counts lines counts none.
+        eprintln!(
+            "pagetide: no governed process that you may see; start one: pagetide run --resident 256M -- PROGRAM"
+        );
+    }
     Ok(Exit::Ok.code())
 }

@@ -11,9 +11,10 @@ use crate::size::{Bytes, Count, Nanoseconds};
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Shows the statistics of process `pid`: its own answer, or its ledger when it does not answer.
+/// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its ledger when it does not answer.
 pub fn stat(pid: u32, json: bool) -> Result<u8, Failure> {
     let process = super::find(pid)?;
+    let pid = process.pid;
     let statistics =
         control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {
             eprintln!("pagetide: process {pid}: {error}; showing its ledger");
