@@ -6,6 +6,7 @@ usage: demo.py --pagetide COMMAND --out DIRECTORY [--mib N]
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,8 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = os.path.normpath(os.path.join(HERE, "..", "crates", "cli", "tests", "programs", "sort_and_hash.py"))
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def children(pid):
@@ -39,10 +42,26 @@ def resident(pid):
         return 0
 
 
+def end(process):
+    """Ends it and all that descends from it: a program goes on under its agent when the launcher is killed."""
+    family = children(process.pid)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for member in family:
+            try:
+                os.kill(member, number)
+            except ProcessLookupError:
+                continue
+        try:
+            process.wait(timeout=3)
+        except subprocess.TimeoutExpired:
+            continue
+
+
 def run(command):
     """Runs it to its end: what it printed, the most one process had resident, and the seconds it took."""
     started = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    # Not in the terminal's group: what Ctrl-C is to end is ended here, without words of its own.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
     peak = 0
     ended = threading.Event()
 
@@ -51,14 +70,26 @@ def run(command):
         while not ended.wait(0.05):
             peak = max([peak, *map(resident, children(process.pid))])
 
-    watcher = threading.Thread(target=watch)
+    watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    printed = process.communicate()[0]
-    ended.set()
+    try:
+        printed = process.communicate()[0]
+    except BaseException:
+        end(process)
+        raise
+    finally:
+        ended.set()
     watcher.join()
     if process.returncode != 0:
         sys.exit(f"`{' '.join(command)}` exited with {process.returncode}")
     return printed, peak, time.monotonic() - started
+
+
+def interrupted(number, _frame):
+    """Signals end it as they end a shell's command; the first one counts."""
+    for each in SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def mib(count):
@@ -66,6 +97,8 @@ def mib(count):
 
 
 def main():
+    for number in SIGNALS:
+        signal.signal(number, interrupted)
     parser = argparse.ArgumentParser()
     parser.add_argument("--pagetide", required=True)
     parser.add_argument("--out", required=True)
