@@ -1,0 +1,340 @@
+//! The commands beside `run`, and the demonstration: how they end, and what they say.
+mod support;
+
+use std::fs::{File, OpenOptions};
+use std::io::{Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use support::compile::scratch;
+use support::pagetide::{able, binary, governed, number};
+use support::process::{Outcome, Running, run, start};
+use support::resident::family;
+use support::skip::skipped;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn said(words: &[&str]) -> Outcome {
+    run(Command::new(binary().unwrap()).args(words), LIMIT)
+}
+
+/// Runs `test` unless this system cannot page.
+fn where_able(name: &str, test: impl FnOnce()) {
+    match able() {
+        Ok(_) => test(),
+        Err(reason) => skipped(name, &reason),
+    }
+}
+
+/// `pagetide top` on a terminal of its own, which is in our hands.
+struct Top {
+    child: Child,
+    terminal: File,
+}
+
+impl Top {
+    /// Starts it and waits until it has the terminal.
+    fn start() -> Top {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let terminal: OwnedFd = openpt(flags).unwrap();
+        grantpt(&terminal).unwrap();
+        unlockpt(&terminal).unwrap();
+        let name = ptsname(&terminal, Vec::new()).unwrap();
+        let other_end = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(OFlags::NOCTTY.bits() as i32)
+            .open(Path::new(std::ffi::OsStr::from_bytes(name.as_bytes())))
+            .unwrap();
+        let stdio = || Stdio::from(other_end.try_clone().unwrap());
+        let child = Command::new(binary().unwrap())
+            .arg("top")
+            .stdin(stdio())
+            .stdout(stdio())
+            .stderr(stdio())
+            .spawn()
+            .unwrap();
+        let mut terminal = File::from(terminal);
+        let mut drawn = [0; 64];
+        assert!(terminal.read(&mut drawn).unwrap() > 0);
+        // So that it is past its start, and waits for keys.
+        std::thread::sleep(Duration::from_millis(500));
+        Top { child, terminal }
+    }
+
+    /// How it ended, which is to be soon.
+    fn ended(child: &mut Child) -> ExitStatus {
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(10) {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("top went on");
+    }
+}
+
+#[test]
+fn top_ends_when_its_terminal_goes_away() {
+    let Top {
+        mut child,
+        terminal,
+    } = Top::start();
+    drop(terminal);
+    assert!(Top::ended(&mut child).success());
+}
+
+#[test]
+fn top_ends_at_a_key_and_at_a_signal() {
+    let mut top = Top::start();
+    top.terminal.write_all(b"jq").unwrap();
+    assert!(Top::ended(&mut top.child).success());
+    let mut top = Top::start();
+    kill_process(Pid::from_child(&top.child), Signal::TERM).unwrap();
+    assert!(Top::ended(&mut top.child).success());
+}
+
+#[test]
+fn an_option_that_is_none_is_not_taken_for_the_program() {
+    for (words, part) in [
+        (
+            &["run", "--residnet", "16M", "--", "true"][..],
+            "--resident",
+        ),
+        (&["run", "--bogus", "--", "true"], "--bogus"),
+        (&["run", "-r", "8M", "--", "true"], "-r"),
+    ] {
+        let outcome = said(words);
+        outcome.expect_code(2);
+        let told = outcome.stderr_text();
+        assert!(told.contains(part), "{words:?}: {told}");
+    }
+    let outcome = said(&["run", "--", "--odd-name"]);
+    outcome.expect_code(127);
+    assert!(outcome.stderr_text().contains("--odd-name"));
+}
+
+#[test]
+fn a_program_s_options_are_its_own() {
+    where_able("a_program_s_options_are_its_own", || {
+        let words = ["run", "-q", "echo", "-x", "--resident", "--", "--help"];
+        let outcome = said(&words);
+        outcome.expect_code(0);
+        assert_eq!(outcome.stdout_text(), "-x --resident -- --help\n");
+    });
+}
+
+#[test]
+fn wrong_words_say_what_was_expected() {
+    for (words, code, part) in [
+        (&["stat", "abc"][..], 2, "a number such as 4711"),
+        (&["stat", "99999999999"], 2, "a number such as 4711"),
+        (&["limit", "abc", "64M"], 2, "a number such as 4711"),
+        (&["stat", "1"], 1, "pagetide ps"),
+        (&["store", "ping", "foo"], 4, "expected a remote store"),
+        (&["store", "ping", "ram:"], 4, "no server to ask"),
+        (
+            &["store", "ping", "valkey://127.0.0.1:1"],
+            4,
+            "is the server running?",
+        ),
+        (
+            &["store", "ping", "valkey+unix:///no/such"],
+            4,
+            "is the server running",
+        ),
+        (&["store", "bench", "file:/proc/none"], 4, "file:/var/tmp/"),
+    ] {
+        let outcome = said(words);
+        outcome.expect_code(code);
+        assert!(
+            outcome.stderr_text().contains(part),
+            "{words:?}: {}",
+            outcome.describe()
+        );
+    }
+}
+
+#[test]
+fn every_command_s_help_has_its_exit_codes() {
+    for words in [
+        "run",
+        "ps",
+        "stat",
+        "limit",
+        "top",
+        "doctor",
+        "snapshot",
+        "snapshot diff",
+        "store",
+        "store ping",
+        "lock",
+        "residency",
+        "locks",
+    ] {
+        let mut words: Vec<&str> = words.split(' ').collect();
+        words.push("--help");
+        let outcome = said(&words);
+        let help = outcome.expect_code(0).stdout_text();
+        assert!(help.contains("Exit codes:"), "{words:?}: {help}");
+    }
+}
+
+#[test]
+fn outputs_of_a_run_have_files_of_their_own() {
+    where_able("outputs_of_a_run_have_files_of_their_own", || {
+        let path = scratch().join("both");
+        let path = path.to_str().unwrap();
+        let outcome = said(&["run", "--stats", path, "--plot", path, "--", "echo", "ran"]);
+        outcome.expect_code(2);
+        assert!(outcome.stderr_text().contains("the same file"));
+        assert_eq!(outcome.stdout_text(), "");
+    });
+}
+
+/// Asks until the run has a process, or says why not.
+fn asked(words: &[&str], running: &mut Running, enough: impl Fn(&Outcome) -> bool) -> Outcome {
+    let begun = Instant::now();
+    loop {
+        let outcome = said(words);
+        if enough(&outcome) || begun.elapsed() > Duration::from_secs(20) {
+            return outcome;
+        }
+        assert!(running.is_running(), "{}", outcome.describe());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn the_launcher_s_process_id_stands_for_its_program() {
+    where_able("the_launcher_s_process_id_stands_for_its_program", || {
+        let mut one = start(governed(&["--resident", "4M"], "sleep").arg("60"), b"");
+        let launcher = one.pid().to_string();
+        let outcome = asked(&["stat", &launcher, "--json"], &mut one, |outcome| {
+            outcome.code() == Some(0)
+        });
+        let text = outcome.expect_code(0).stdout_text();
+        assert!(text.contains("sleep 60"), "{text}");
+        assert_ne!(number(&text, "pid"), launcher.parse().ok());
+        said(&["limit", &launcher, "2M"]).expect_code(0);
+
+        let mut command = governed(&["--resident", "4M"], "sh");
+        let mut two = start(command.args(["-c", "sleep 61 & sleep 62; true"]), b"");
+        let launcher = two.pid().to_string();
+        let outcome = asked(&["stat", &launcher], &mut two, |outcome| {
+            outcome.stderr_text().contains("sleep 62")
+        });
+        outcome.expect_code(1);
+        let told = outcome.stderr_text();
+        assert!(
+            told.contains("name one of them") && told.contains("sleep 61"),
+            "{told}"
+        );
+    });
+}
+
+/// A stopped process answers nothing; the time it was given is what that takes.
+#[test]
+fn a_limit_gives_up_in_time() {
+    where_able("a_limit_gives_up_in_time", || {
+        let mut running = start(governed(&["--resident", "4M"], "sleep").arg("60"), b"");
+        let launcher = running.pid().to_string();
+        let outcome = asked(&["stat", &launcher, "--json"], &mut running, |outcome| {
+            outcome.code() == Some(0)
+        });
+        let pid = number(&outcome.stdout_text(), "pid").unwrap() as i32;
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+        let begun = Instant::now();
+        let outcome = said(&["limit", &pid.to_string(), "2M", "--timeout", "0.5"]);
+        assert!(begun.elapsed() < Duration::from_secs(2));
+        outcome.expect_code(1);
+        assert!(
+            outcome.stderr_text().contains("kill -CONT"),
+            "{}",
+            outcome.describe()
+        );
+    });
+}
+
+#[test]
+fn a_file_store_under_a_limit_on_file_sizes_is_told_so() {
+    where_able(
+        "a_file_store_under_a_limit_on_file_sizes_is_told_so",
+        || {
+            for (limit, code) in [(0, 3), (1, 3), (512, 4)] {
+                let script = format!(
+                    "ulimit -f {limit}; exec {} run --resident 4M --store file:{} -- echo ran",
+                    binary().unwrap().display(),
+                    scratch().display()
+                );
+                let outcome = run(Command::new("bash").args(["-c", &script]), LIMIT);
+                outcome.expect_code(code);
+                let told = outcome.stderr_text();
+                assert!(
+                    told.contains("RLIMIT_FSIZE") && told.contains("ulimit -f"),
+                    "{limit}: {told}"
+                );
+                assert_eq!(outcome.stdout_text(), "");
+            }
+        },
+    );
+}
+
+/// Nor is it killed where what it says has no room; and the program's own writes end it as ever.
+#[test]
+fn a_limit_on_file_sizes_kills_nobody_but_the_program() {
+    where_able("a_limit_on_file_sizes_kills_nobody_but_the_program", || {
+        let out = scratch().join("no-room");
+        let file = format!("file:{}", scratch().display());
+        for (limit, store, code) in [(0, &*file, 3), (100, "ram:", 128 + 25)] {
+            let script = format!(
+                "ulimit -c 0; ulimit -f {limit}; exec {} run --store {store} -- head -c 200000 /dev/zero >{out} 2>{out}",
+                binary().unwrap().display(),
+                out = out.display()
+            );
+            run(Command::new("bash").args(["-c", &script]), LIMIT).expect_code(code);
+        }
+    });
+}
+
+/// Interrupted while its program runs, the demonstration takes that with it: `finish` waits for whoever holds its output.
+#[test]
+fn an_interrupted_demonstration_ends_its_program() {
+    where_able("an_interrupted_demonstration_ends_its_program", || {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.py");
+        let mut command = Command::new("python3");
+        command.arg(script).arg("--pagetide").arg(binary().unwrap());
+        command
+            .arg("--out")
+            .arg(scratch().join("demo"))
+            .args(["--mib", "512"]);
+        let running = start(&mut command, b"");
+        let begun = Instant::now();
+        let works = |pid: u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+                .is_ok_and(|words| words.contains("sort_and_hash"))
+        };
+        while !family(running.pid()).into_iter().any(works) {
+            assert!(begun.elapsed() < LIMIT, "it did not begin");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // It knows of its child a moment after that is there.
+        std::thread::sleep(Duration::from_millis(300));
+        let pid = Pid::from_raw(running.pid() as i32).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        let outcome = running.finish(begun.elapsed() + Duration::from_secs(20));
+        outcome.expect_code(130);
+        assert_eq!(outcome.stderr_text(), "");
+    });
+}
