@@ -297,6 +297,20 @@ proptest! {
     }
 }
 
+/// A region of `pages` of which `budget` may be resident; a word of each tells which it is.
+fn numbered(pages: usize, budget: usize, policy: pagetide::pager::policy::Kind) -> Region {
+    let mut region = builder()
+        .length(pages * PAGE)
+        .resident((budget * PAGE) as u64)
+        .policy(policy)
+        .build()
+        .unwrap();
+    for (page, chunk) in region.as_mut_slice().chunks_exact_mut(PAGE).enumerate() {
+        chunk[..8].copy_from_slice(&word(7, page as u64).to_le_bytes());
+    }
+    region
+}
+
 #[test]
 fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
     if !can_page() {
@@ -304,15 +318,7 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
     }
     let (pages, budget) = (8192, 1024);
     for policy in pagetide::pager::policy::Kind::ALL {
-        let mut region = builder()
-            .length(pages * PAGE)
-            .resident((budget * PAGE) as u64)
-            .policy(policy)
-            .build()
-            .unwrap();
-        for (page, chunk) in region.as_mut_slice().chunks_exact_mut(PAGE).enumerate() {
-            chunk[..8].copy_from_slice(&word(7, page as u64).to_le_bytes());
-        }
+        let region = numbered(pages, budget, policy);
         let check = |page: usize| {
             let bytes = &region.as_slice()[page * PAGE..][..8];
             assert_eq!(u64::from_le_bytes(bytes.try_into().unwrap()), word(7, page as u64), "page {page}");
@@ -338,15 +344,7 @@ fn no_more_pages_read_ahead_are_used_than_were_read_ahead() {
     }
     let (pages, budget) = (2048, 1024);
     for policy in pagetide::pager::policy::Kind::ALL {
-        let mut region = builder()
-            .length(pages * PAGE)
-            .resident((budget * PAGE) as u64)
-            .policy(policy)
-            .build()
-            .unwrap();
-        for (page, chunk) in region.as_mut_slice().chunks_exact_mut(PAGE).enumerate() {
-            chunk[..8].copy_from_slice(&word(7, page as u64).to_le_bytes());
-        }
+        let region = numbered(pages, budget, policy);
         for _ in 0..20 {
             let sum = region.as_slice().iter().step_by(PAGE);
             std::hint::black_box(sum.fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
