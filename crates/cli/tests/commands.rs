@@ -156,13 +156,7 @@ fn wrong_words_say_what_was_expected() {
         ),
         (&["store", "bench", "file:/proc/none"], 4, "file:/var/tmp/"),
     ] {
-        let outcome = said(words);
-        outcome.expect_code(code);
-        assert!(
-            outcome.stderr_text().contains(part),
-            "{words:?}: {}",
-            outcome.describe()
-        );
+        said(words).expect_code(code).expect_told(part);
     }
 }
 

@@ -235,13 +235,7 @@ fn wrong_words_say_what_was_expected() {
         ),
         (&["run", "--lock", "sometimes", "--", "true"], 2, "on-fault"),
     ] {
-        let outcome = said(words);
-        outcome.expect_code(code);
-        assert!(
-            outcome.stderr_text().contains(part),
-            "{words:?}: {}",
-            outcome.describe()
-        );
+        said(words).expect_code(code).expect_told(part);
     }
 }
 

@@ -93,11 +93,18 @@ impl Remap {
         // SAFETY: by the caller's word; the target is nobody's yet.
         let moved = unsafe { fixed.move_pieces() };
         if moved.is_err() {
-            let reserved = [target, self.new_len, 0, 0, 0, 0];
-            // SAFETY: reserved above, and what was moved there is back.
-            unsafe { syscall6(libc::SYS_munmap as usize, reserved) };
+            fixed.unreserve();
         }
         moved.map(|()| target)
+    }
+
+    /// Gives the reserved target of a move that failed back, unless a part of it could not go back: that is the program's only copy.
+    fn unreserve(self) {
+        if is_mapped(self.old, self.old_len) {
+            let reserved = [self.new, self.new_len, 0, 0, 0, 0];
+            // SAFETY: reserved for this move; all that was moved there is at its old place again, which is mapped throughout.
+            unsafe { syscall6(libc::SYS_munmap as usize, reserved) };
+        }
     }
 
     /// Grows in place what is at the end, if all before it is mapped.
@@ -227,15 +234,21 @@ impl Remap {
             true => self.new,
             false => reserve(self.new, self.new_len)?,
         };
+        let fixed = Remap {
+            flags: self.flags | libc::MREMAP_FIXED,
+            new: target,
+            ..self
+        };
         for piece in pieces {
             let offset = piece.start.address() - self.old;
-            let one = Remap {
-                flags: self.flags | libc::MREMAP_FIXED,
-                new: target,
-                ..self
-            };
+            let one = fixed.after(offset).first(piece.bytes());
             // SAFETY: by the caller's word; the target is the caller's to give, or nobody's yet.
-            unsafe { one.after(offset).first(piece.bytes()).call() }?;
+            if let Err(errno) = unsafe { one.call() } {
+                // SAFETY: the old place of what was moved is mapped, and nothing is there. A reserved target stays: it costs address space only, and
+                // what did not go back is in it.
+                unsafe { fixed.back(offset) };
+                return Err(errno);
+            }
         }
         Ok(target)
     }

@@ -61,6 +61,17 @@ impl Outcome {
         );
         self
     }
+
+    /// Panics with everything that was said unless `part` was, on stderr.
+    #[track_caller]
+    pub fn expect_told(&self, part: &str) -> &Self {
+        assert!(
+            self.stderr_text().contains(part),
+            "expected '{part}' on stderr: {}",
+            self.describe()
+        );
+        self
+    }
 }
 
 fn tail(bytes: &[u8]) -> String {
