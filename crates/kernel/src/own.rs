@@ -97,7 +97,7 @@ impl Mapping {
     }
 
     /// Reserves address space without access.
-    fn reserve(len: usize) -> Result<Mapping, Errno> {
+    pub fn reserve(len: usize) -> Result<Mapping, Errno> {
         Mapping::with(
             len,
             ProtFlags::empty(),

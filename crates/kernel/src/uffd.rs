@@ -2,15 +2,19 @@
 //!
 //! Errnos are named once here: `EEXIST` is [`Stop::Present`], `ENOENT` [`Stop::Absent`], `EAGAIN` [`Stop::EventPending`],
 //! `EBUSY` [`Stop::Pinned`], `ESRCH` [`Stop::Gone`], `EINVAL` [`Stop::Refused`].
-use std::ffi::c_void;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
-use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, Updater, opcode};
+use rustix::ioctl::{self, Opcode, Updater, opcode};
 
 use crate::page::{PAGE_SHIFT, PageNumber, PageRange};
 
+mod message;
 mod moving;
+mod open;
+
+pub use message::{Event, Message};
+pub use open::{OpenError, open, open_device, open_for_user_mode};
 
 /// `UFFDIO_API` feature bits (`linux/userfaultfd.h`), with the kernel release that brought each.
 pub mod feature {
@@ -98,6 +102,9 @@ const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 const REGISTER_MODE_MISSING: u64 = 1 << 0;
 const REGISTER_MODE_WP: u64 = 1 << 1;
 
+/// Where the address space of a process ends that asks for no more than 47 bits.
+const USER_END_PAGE: u64 = (1 << (47 - PAGE_SHIFT)) - 1;
+
 // The numbers in the kernel's ABI, so that a change of a struct above cannot pass unseen.
 const _: () = {
     assert!(
@@ -153,91 +160,6 @@ pub struct Progress {
     pub stop: Option<Stop>,
 }
 
-/// A message read from a userfaultfd.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
-    /// A thread waits for a page.
-    Fault {
-        /// The page.
-        page: PageNumber,
-        /// The access is a write.
-        write: bool,
-        /// The page is there and write-protected; otherwise it is missing.
-        write_protect: bool,
-        /// The faulting thread, when the feature was asked for; 0 otherwise.
-        thread: u32,
-    },
-    /// `mremap` moved `from` to begin at `to`.
-    Remap {
-        /// The pages' place before.
-        from: PageRange,
-        /// Their first page now.
-        to: PageNumber,
-    },
-    /// `madvise` is about to empty the range (`MADV_DONTNEED`, `MADV_FREE`, `MADV_REMOVE`).
-    Remove(PageRange),
-    /// The range was unmapped.
-    Unmap(PageRange),
-    /// The process forked; the descriptor serves the child's copy.
-    Fork(RawFd),
-    /// A kind this code does not know.
-    Unknown(u8),
-}
-
-/// One raw `struct uffd_msg`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Message {
-    event: u8,
-    reserved: [u8; 7],
-    arg: [u64; 3],
-}
-
-impl Message {
-    /// The message decoded.
-    pub fn decode(&self) -> Event {
-        const PAGEFAULT_FLAG_WRITE: u64 = 1 << 0;
-        const PAGEFAULT_FLAG_WP: u64 = 1 << 1;
-        let page = |address: u64| PageNumber(address >> PAGE_SHIFT);
-        let [a, b, c] = self.arg;
-        match self.event {
-            0x12 => Event::Fault {
-                page: page(b),
-                write: a & PAGEFAULT_FLAG_WRITE != 0,
-                write_protect: a & PAGEFAULT_FLAG_WP != 0,
-                thread: c as u32,
-            },
-            0x13 => Event::Fork(a as u32 as RawFd),
-            0x14 => Event::Remap {
-                from: PageRange {
-                    start: page(a),
-                    end: page(a + c),
-                },
-                to: page(b),
-            },
-            0x15 => Event::Remove(PageRange {
-                start: page(a),
-                end: page(b),
-            }),
-            0x16 => Event::Unmap(PageRange {
-                start: page(a),
-                end: page(b),
-            }),
-            other => Event::Unknown(other),
-        }
-    }
-}
-
-/// Why a userfaultfd could not be opened: both ways in, and what each said.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("userfaultfd cannot be opened: /dev/userfaultfd: {device}; system call: {syscall}")]
-pub struct OpenError {
-    /// What opening the device said.
-    pub device: Errno,
-    /// What the system call said.
-    pub syscall: Errno,
-}
-
 /// An open userfaultfd of this process's address space.
 ///
 /// Dropping the last descriptor of a userfaultfd unregisters its memory, and missing pages then read as zeros: the pager
@@ -246,69 +168,6 @@ pub struct OpenError {
 pub struct Uffd {
     fd: OwnedFd,
     features: u64,
-}
-
-/// `ioctl(/dev/userfaultfd, USERFAULTFD_IOC_NEW, flags)`, which returns the new descriptor.
-struct New(u32);
-
-// SAFETY: the request takes its flags by value, reads and writes no memory, and returns a fresh descriptor or an error.
-unsafe impl Ioctl for New {
-    type Output = OwnedFd;
-    const IS_MUTATING: bool = false;
-    fn opcode(&self) -> Opcode {
-        IOC_NEW
-    }
-    fn as_ptr(&mut self) -> *mut c_void {
-        self.0 as usize as *mut c_void
-    }
-    unsafe fn output_from_ptr(out: IoctlOutput, _: *mut c_void) -> rustix::io::Result<OwnedFd> {
-        // SAFETY: the request succeeded, so `out` is a descriptor nobody else owns.
-        Ok(unsafe { OwnedFd::from_raw_fd(out) })
-    }
-}
-
-/// Opens `/dev/userfaultfd`, whose file permission decides who may page kernel-mode faults.
-pub fn open_device() -> Result<OwnedFd, Errno> {
-    use rustix::fs::{Mode, OFlags, open};
-    open(
-        c"/dev/userfaultfd",
-        OFlags::RDWR | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
-}
-
-/// Opens a userfaultfd that also serves faults taken in kernel mode: by `device` if given, else by the device file, else by the
-/// system call. Not yet usable: [`Uffd::negotiate`] comes next.
-pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
-    use rustix::fs::OFlags;
-    let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
-    let by_device = |fd: BorrowedFd<'_>| {
-        // SAFETY: `New` upholds its contract on any descriptor; on one that is not the device the kernel answers ENOTTY.
-        unsafe { ioctl::ioctl(fd, New(flags)) }
-    };
-    let device = match device {
-        Some(fd) => by_device(fd),
-        None => open_device().and_then(|fd| by_device(fd.as_fd())),
-    };
-    device.or_else(|device| {
-        // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
-        unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags)) }
-            .map_err(|syscall| OpenError { device, syscall })
-    })
-}
-
-/// Opens a userfaultfd as [`open`] does, or else one that serves faults taken in user mode only, which needs no privilege (5.11): a system
-/// call on a missing or protected page then gets `EFAULT`. Enough for SIGBUS delivery, where faults in kernel mode fail anyway, and
-/// where the kernel resolves the faults itself ([`feature::WP_ASYNC`]).
-pub fn open_for_user_mode() -> Result<OwnedFd, OpenError> {
-    const UFFD_USER_MODE_ONLY: u32 = 1;
-    open(None).or_else(|error| {
-        use rustix::fs::OFlags;
-        let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() | UFFD_USER_MODE_ONLY;
-        // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
-        unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags)) }
-            .map_err(|syscall| OpenError { syscall, ..error })
-    })
 }
 
 impl Uffd {
@@ -415,6 +274,32 @@ impl Uffd {
         // only where nothing is mapped.
         let result = unsafe { ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) };
         progress(result, arg.done)
+    }
+
+    /// Whether `range` is one mapping, and registered, at a moment when no event is unread: what is unmapped, moved or emptied after that
+    /// raises one, and until it has been read no page of the mapping is moved. [`Stop::Absent`] if it is not, [`Stop::EventPending`] if it
+    /// cannot be said. Installs nothing: it asks for a copy of `unreadable`, a page without access, and the kernel looks at the
+    /// mapping before it looks at what is to be copied.
+    pub fn is_registered(&self, range: PageRange, unreadable: PageRange) -> Result<(), Stop> {
+        let mut rest = range;
+        // The kernel wants all of the source in the address space, though it gets no further than its first page.
+        let most = (USER_END_PAGE - unreadable.start.0).max(1);
+        while !rest.is_empty() {
+            let piece = PageRange {
+                start: rest.start,
+                end: PageNumber(rest.end.0.min(rest.start.0 + most)),
+            };
+            let mut arg = transfer(piece, unreadable.start.address(), 0);
+            // SAFETY: opcode and struct belong together; nothing can be read from `unreadable`, so nothing is installed.
+            let result = unsafe { ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) };
+            match result.map_err(Stop::from) {
+                Err(Stop::Other(Errno::FAULT)) => {}
+                Ok(()) => return Err(Stop::Other(Errno::FAULT)),
+                Err(stop) => return Err(stop),
+            }
+            rest.start = piece.end;
+        }
+        Ok(())
     }
 
     /// Write-protects the present pages of `range`, or ends protection and wakes waiting writers.

@@ -5,26 +5,23 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use pagetide_kernel::own::Mapping;
-use pagetide_kernel::park::Exemption;
-use pagetide_kernel::thread::{Urgency, set_signal_mask, set_urgency};
 use pagetide_kernel::{PAGE_SIZE, PageRange};
-use pagetide_store::{Store, StoreError};
+use pagetide_store::StoreError;
 use rustix::io::Errno;
 
-use crate::ledger::Ledger;
-use crate::pager::evict::Evictor;
-use crate::pager::fault::FaultThread;
-use crate::pager::policy::Kind;
 use crate::pager::pool::ServerPool;
 use crate::pager::request::{Completion, Request};
 use crate::pager::signal::Registration;
 use crate::pager::watch::Watcher;
-use crate::pager::word::{PIN, PIN_MAX, State};
-use crate::pager::{Handles, Ownership, Pager, StartError};
+use crate::pager::word::State;
+use crate::pager::{Pager, StartError};
 use crate::report::Statistics;
 
-/// A handler of the program's that touches the region must not run on a thread that serves the region.
-const NO_SIGNALS: u64 = !0;
+mod builder;
+mod pin;
+
+pub use builder::Builder;
+pub use pin::PinGuard;
 
 /// How a fault reaches the pager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,150 +76,6 @@ pub enum RegionError {
     /// A page could not be made resident: its bytes are lost.
     #[error("a page could not be loaded: {0}")]
     Load(Errno),
-}
-
-/// Makes a [`Region`].
-#[must_use]
-pub struct Builder {
-    length: usize,
-    resident: Option<u64>,
-    store: Option<Box<dyn Store>>,
-    uri: String,
-    delivery: Delivery,
-    policy: Kind,
-}
-
-impl Builder {
-    /// Bytes of memory; rounded up to pages.
-    pub fn length(mut self, bytes: usize) -> Builder {
-        self.length = bytes;
-        self
-    }
-
-    /// The most bytes that may be resident; rounded up to pages, at least one. Default: the whole length.
-    pub fn resident(mut self, bytes: u64) -> Builder {
-        self.resident = Some(bytes);
-        self
-    }
-
-    /// The store, by URI (default `ram:`).
-    pub fn store_uri(mut self, uri: &str) -> Builder {
-        self.uri = uri.to_owned();
-        self
-    }
-
-    /// The store, ready made.
-    pub fn store(mut self, store: Box<dyn Store>) -> Builder {
-        self.store = Some(store);
-        self
-    }
-
-    /// How faults are delivered.
-    pub fn delivery(mut self, delivery: Delivery) -> Builder {
-        self.delivery = delivery;
-        self
-    }
-
-    /// Which pages go first (default [`Kind::S3Fifo`]).
-    pub fn policy(mut self, policy: Kind) -> Builder {
-        self.policy = policy;
-        self
-    }
-
-    /// Maps the memory and starts the pager.
-    pub fn build(self) -> Result<Region, RegionError> {
-        let Builder {
-            length,
-            resident,
-            store,
-            uri,
-            delivery,
-            policy,
-        } = self;
-        if length == 0 || length > isize::MAX as usize / 2 {
-            return Err(RegionError::Length(length));
-        }
-        let store = match store {
-            Some(store) => store,
-            None => pagetide_store::open(&uri)?,
-        };
-        if delivery == Delivery::Signal && store.capabilities().get_allocates {
-            return Err(RegionError::Delivery(store.capabilities().scheme));
-        }
-        let memory = Mapping::new(length).map_err(|_| RegionError::Length(length))?;
-        let ledger_memory = Mapping::new(Ledger::SIZE).map_err(|_| RegionError::Length(length))?;
-        // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics); it is leaked below, so it lives for good.
-        let ledger: &'static Ledger = unsafe { &*ledger_memory.leak().cast::<Ledger>() };
-        ledger.pid.store(std::process::id(), Ordering::Relaxed);
-        let pages = PageRange::covering(0, resident.unwrap_or(length as u64) as usize).pages();
-        let ownership = match delivery {
-            Delivery::Thread => Ownership::Region,
-            Delivery::Signal => Ownership::SignalRegion,
-        };
-        let pager = Arc::new(Pager::new(ownership, pages, store, ledger)?.with_policy(policy));
-        pager.install_handles(Handles::open(ownership, None)?)?;
-        let pool = Arc::new(ServerPool::new(Arc::clone(&pager))?);
-        let signals = match delivery {
-            Delivery::Thread => None,
-            Delivery::Signal => {
-                Some(Registration::new(memory.range(), &pool).map_err(RegionError::Signal)?)
-            }
-        };
-        let mut threads = Vec::new();
-        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            // Inherited, so that there is no moment without.
-            let mask = set_signal_mask(NO_SIGNALS);
-            let started = std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || {
-                    // It writes no page's bytes of its own accord, and parked threads may wait for it.
-                    let _never_parked = Exemption::current_thread();
-                    body();
-                })
-                .map_err(|_| StartError::System("start a thread", Errno::AGAIN));
-            set_signal_mask(mask);
-            started
-        };
-        let (ready, fault_thread) = (Completion::new(), Arc::clone(&pager));
-        let told = Arc::clone(&ready);
-        threads.push(start(
-            "pagetide-fault",
-            Box::new(move || match FaultThread::new(&fault_thread) {
-                Ok(mut thread) => {
-                    told.finish(Ok(()));
-                    set_urgency(Urgency::Prompt);
-                    thread.run();
-                }
-                Err(_) => told.finish(Err(Errno::NOMEM)),
-            }),
-        )?);
-        ready
-            .wait()
-            .map_err(|errno| StartError::System("mmap", errno))?;
-        let evictor = Arc::clone(&pager);
-        threads.push(start(
-            "pagetide-evict",
-            Box::new(move || Evictor::new(&evictor).run()),
-        )?);
-        let served = Arc::new(Served {
-            memory,
-            signals,
-            pool,
-            pager,
-            threads,
-            watching: Mutex::new(()),
-        });
-        let region = Region { served };
-        let attached = Completion::new();
-        region.ask(Request::Attach(
-            region.served.memory.range(),
-            Arc::clone(&attached),
-        ));
-        attached
-            .wait()
-            .map_err(|errno| StartError::System("register memory", errno))?;
-        Ok(region)
-    }
 }
 
 /// Memory of which at most a budget is resident; the rest is in a store and comes back when touched.
@@ -285,14 +138,7 @@ impl Served {
 impl Region {
     /// A builder with the defaults: `ram:` store, thread delivery, everything resident.
     pub fn builder() -> Builder {
-        Builder {
-            length: 0,
-            resident: None,
-            store: None,
-            uri: "ram:".into(),
-            delivery: Delivery::Thread,
-            policy: Kind::default(),
-        }
+        Builder::default()
     }
 
     /// First byte.
@@ -406,11 +252,7 @@ impl Region {
     /// Makes `range` (bytes) resident and keeps it so until the guard is dropped. Pins nest. All pinned pages must fit in the budget.
     pub fn pin(&self, range: Range<usize>) -> Result<PinGuard<'_>, RegionError> {
         let range = self.pages(range)?;
-        pin_pages(&self.served.pager, range, |request| self.ask(request))?;
-        Ok(PinGuard {
-            pager: &self.served.pager,
-            range,
-        })
+        pin::pin_pages(&self.served.pager, range, |request| self.ask(request))
     }
 
     fn pages(&self, range: Range<usize>) -> Result<PageRange, RegionError> {
@@ -440,7 +282,7 @@ impl Region {
 }
 
 /// Waits until no more than the budget is resident, at most `timeout`; whether it is.
-pub fn wait_within_budget(pager: &Pager, timeout: Duration) -> bool {
+fn wait_within_budget(pager: &Pager, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
         let seen = pager.progress.look();
@@ -455,80 +297,6 @@ pub fn wait_within_budget(pager: &Pager, timeout: Duration) -> bool {
         pager
             .progress
             .wait(seen, Some((deadline - now).min(Duration::from_millis(20))));
-    }
-}
-
-/// Pins `range` and waits until it is resident. `ask` hands a request to the fault thread.
-pub fn pin_pages(
-    pager: &Pager,
-    range: PageRange,
-    ask: impl Fn(Request),
-) -> Result<(), RegionError> {
-    let (pages, budget) = (range.pages(), pager.budget());
-    if pager.table.ensure(range).is_err()
-        || pager.pinned.fetch_add(pages, Ordering::AcqRel) + pages > budget
-    {
-        pager.pinned.fetch_sub(pages, Ordering::AcqRel);
-        return Err(RegionError::Pinned(pages, budget));
-    }
-    for page in range.iter() {
-        let was = pager.table.update(page, |w| {
-            if w.pins() < PIN_MAX {
-                w.with_pins(w.pins() + 1)
-            } else {
-                w
-            }
-        });
-        if was.pins() == PIN_MAX {
-            unpin_pages(
-                pager,
-                PageRange {
-                    start: range.start,
-                    end: page,
-                },
-            );
-            pager
-                .pinned
-                .fetch_sub(range.end.0 - page.0, Ordering::AcqRel);
-            return Err(RegionError::Pinned(pages, budget));
-        }
-    }
-    let done = Completion::new();
-    ask(Request::Load {
-        range,
-        must: true,
-        done: Arc::clone(&done),
-    });
-    done.wait().map_err(|errno| {
-        unpin_pages(pager, range);
-        RegionError::Load(errno)
-    })
-}
-
-/// Takes one pin off every page of `range`.
-pub fn unpin_pages(pager: &Pager, range: PageRange) {
-    for page in range.iter() {
-        pager.table.update(page, |w| {
-            if w.pins() > 0 {
-                crate::pager::word::Word(w.0 - PIN)
-            } else {
-                w
-            }
-        });
-    }
-    pager.pinned.fetch_sub(range.pages(), Ordering::AcqRel);
-}
-
-/// Keeps pages resident while it lives.
-#[must_use = "the pages are pinned only while the guard lives"]
-pub struct PinGuard<'r> {
-    pager: &'r Pager,
-    range: PageRange,
-}
-
-impl Drop for PinGuard<'_> {
-    fn drop(&mut self) {
-        unpin_pages(self.pager, self.range);
     }
 }
 

@@ -21,6 +21,7 @@ mod own_stack;
 mod processors;
 mod program;
 mod refuse;
+mod refused;
 mod remapping;
 mod stacks;
 mod start;

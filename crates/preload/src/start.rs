@@ -242,6 +242,7 @@ fn set_up(config: Config) -> Result<Agent, String> {
     let pager = Pager::new(
         Ownership::Program,
         config.budget_bytes.div_ceil(4096),
+        handles,
         store,
         ledger,
     )
@@ -254,7 +255,6 @@ fn set_up(config: Config) -> Result<Agent, String> {
     {
         record_faults(&pager, path)?;
     }
-    pager.install_handles(handles).map_err(|e| e.to_string())?;
     identify(ledger);
     let kept = Kept {
         device: device.map(OwnedFd::into_raw_fd),
@@ -394,7 +394,7 @@ fn set_up_child(agent: &'static Agent, inheritance: Inheritance) -> Result<(), S
     // SAFETY: a descriptor kept open for good.
     let device_fd = device.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
     pager
-        .install_handles(Handles::open(Ownership::Program, device_fd).map_err(|e| e.to_string())?)
+        .replace_handles(Handles::open(Ownership::Program, device_fd).map_err(|e| e.to_string())?)
         .map_err(|e| e.to_string())?;
     pager
         .readopt()

@@ -11,10 +11,12 @@ use pagetide_kernel::own;
 use pagetide_kernel::sync::{Doorbell, Lock, now_ns};
 use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_store::Freeze;
+use rustix::io::Errno;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::program::Program;
+use crate::refused::Refused;
 use crate::start::Agent;
 
 /// How often the size of the address space is looked at: bounds how much new memory can be touched before it is governed.
@@ -25,10 +27,8 @@ const TICK_GROWING: Duration = Duration::from_millis(1);
 const GROWING_TICKS: u32 = 32;
 /// How often all mappings are looked at even when the size did not change.
 const FULL_SCAN_NS: u64 = 40_000_000;
-/// Looks at most at what was just attached, when it changes all the time.
+/// Looks at most, one after another, when what is to be attached changes all the time.
 const ATTACH_ROUNDS: u32 = 4;
-/// How often memory that could not be attached is tried again.
-const RETRY_NS: u64 = 1_000_000_000;
 
 /// Held by the warden and the control thread while they work, so that a fork finds them holding nothing else.
 pub static AUXILIARY: Lock = Lock::new();
@@ -105,8 +105,7 @@ pub struct Warden {
     growing: u32,
     last_scan_ns: u64,
     leases: Vec<Lease>,
-    last_retry_ns: u64,
-    refused: Vec<PageRange>,
+    refused: Refused,
 }
 
 impl Warden {
@@ -123,8 +122,7 @@ impl Warden {
             growing: 0,
             last_scan_ns: 0,
             leases: Vec::new(),
-            last_retry_ns: now_ns(),
-            refused: Vec::new(),
+            refused: Refused::default(),
         }
     }
 
@@ -187,10 +185,28 @@ impl Warden {
             .fold(0, |n, b| n * 10 + u64::from(b - b'0'))
     }
 
-    /// Looks at all mappings and attaches anonymous memory that is not governed yet.
+    /// Attaches anonymous memory that is not governed yet.
     pub fn sweep(&mut self) {
-        self.last_scan_ns = now_ns();
-        let Some(maps) = &mut self.maps else { return };
+        for _ in 0..ATTACH_ROUNDS {
+            self.last_scan_ns = now_ns();
+            let fresh = self.fresh();
+            if !self.attach_all(&fresh) {
+                break;
+            }
+            // What has changed is looked at again now: no fork comes between, and at the next tick if it never stops.
+            self.looks = self.looks.max(1);
+        }
+        if self.refused.is_fresh(now_ns()) {
+            self.looks = self.looks.max(1);
+        }
+    }
+
+    /// Looks at all mappings for anonymous memory that is not governed yet.
+    fn fresh(&mut self) -> Vec<PageRange> {
+        let mut fresh: Vec<PageRange> = Vec::new();
+        let Some(maps) = &mut self.maps else {
+            return fresh;
+        };
         let mut spans = self
             .agent
             .pager
@@ -198,9 +214,8 @@ impl Warden {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
             .clone();
-        spans.extend_from_slice(&self.refused);
+        spans.extend(self.refused.for_now(self.last_scan_ns));
         spans.sort_unstable_by_key(|s| s.start);
-        let mut fresh: Vec<PageRange> = Vec::new();
         let over = self.agent.config.mappings_over_bytes;
         let _ = maps.for_each(|mapping| {
             let bytes = mapping.range.pages() * pagetide_kernel::PAGE_SIZE as u64;
@@ -215,64 +230,23 @@ impl Warden {
                 subtract(mapping.range, &mut taken, |piece| fresh.push(piece));
             }
         });
-        for _ in 0..ATTACH_ROUNDS {
-            let attached = self.attach_all(fresh);
-            fresh = self.changed_meanwhile(&attached);
-            if fresh.is_empty() {
-                break;
-            }
-        }
-        if now_ns() - self.last_retry_ns > RETRY_NS {
-            self.last_retry_ns = now_ns();
-            self.refused.clear();
-        }
+        fresh
     }
 
-    /// Attaches each of `ranges`; those for which that worked.
-    fn attach_all(&mut self, mut ranges: Vec<PageRange>) -> Vec<PageRange> {
-        ranges.retain(|range| {
+    /// Attaches each of `ranges`; whether one of them was found to have changed meanwhile.
+    fn attach_all(&mut self, ranges: &[PageRange]) -> bool {
+        let mut changed = false;
+        for range in ranges {
             let done = Completion::new();
             self.agent
                 .pager
                 .post(Request::Attach(*range, Arc::clone(&done)));
             self.agent.pager.ring_fault_thread();
-            // Refused: unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one of the program's own.
-            let attached = done.wait().is_ok();
-            if !attached {
-                self.refused.push(*range);
-            }
-            attached
-        });
-        ranges
-    }
-
-    /// What was unmapped after it was seen and before it was registered raised no event: it must not be thought governed, nor what is
-    /// mapped there since, which is to be attached. Returned is what lies in `attached` and is no longer one mapping.
-    fn changed_meanwhile(&mut self, attached: &[PageRange]) -> Vec<PageRange> {
-        let Some(maps) = self.maps.as_mut().filter(|_| !attached.is_empty()) else {
-            return Vec::new();
-        };
-        let mut parts: Vec<Vec<PageRange>> = vec![Vec::new(); attached.len()];
-        let read = maps.for_each(|mapping| {
-            if mapping.backing == Backing::Anonymous {
-                for (range, parts) in attached.iter().zip(&mut parts) {
-                    let part = range.intersection(mapping.range);
-                    if !part.is_empty() {
-                        parts.push(part);
-                    }
-                }
-            }
-        });
-        if read.is_err() {
-            return Vec::new();
-        }
-        let mut changed = Vec::new();
-        for (range, mut parts) in attached.iter().zip(parts) {
-            if parts[..] != [*range] {
-                changed.extend_from_slice(&parts);
-                subtract(*range, &mut parts, |hole| {
-                    self.agent.pager.remove_span(hole);
-                });
+            match done.wait() {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => changed = true,
+                // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one of the program's own.
+                Err(_) => self.refused.note(*range, now_ns()),
             }
         }
         changed

@@ -68,23 +68,16 @@ impl FaultThread<'_> {
         // SAFETY: this thread serves the faults from now on, and the range is the program's (its maker says so), not the pager's.
         unsafe { pager.handles().uffd.register(range) }?;
         if pager.ownership == Ownership::Program {
-            // An unmapping of what was here before may not have been heard of yet. While one is under way the kernel refuses this
-            // (needless) operation; once it agrees, all such events have been read, and acted on, by this thread.
-            while pager
-                .handles()
-                .uffd
-                .write_protect(pager.staging.range(), false)
-                == Err(Stop::EventPending)
-            {
-                if !self.read_messages() {
-                    std::thread::yield_now();
-                }
-            }
+            self.wait_until_registered(range)?;
         }
         // A forked child has no pager for this memory (unless its fork is caught): better no memory than zeros.
         let _ = pagetide_kernel::memory::set_inherited(range, false);
-        let mut adopted = 0;
         pager.handles().pagemap.populated(range, |run, _| {
+            let untouched = |page| pager.table.load(page).state() == State::Untouched;
+            // Counted before the evictor can find them: it may count one out again at once.
+            let present = run.iter().filter(|page| untouched(*page)).count() as u64;
+            pager.adopt(present);
+            let mut adopted = 0;
             for page in run.iter() {
                 let was = pager.table.update(page, |w| {
                     if w.state() == State::Untouched {
@@ -98,15 +91,33 @@ impl FaultThread<'_> {
                     pager.enqueue(page);
                 }
             }
+            pager.unreserve(present.saturating_sub(adopted));
         })?;
-        if adopted > 0 {
-            pager.adopt(adopted);
-        }
         pager.add_span(range);
         if pager.ownership == Ownership::Program {
             self.detach_excluded(range);
         }
         Ok(())
+    }
+
+    /// Waits for a moment at which `range` is one registered mapping and no event is unread. Before that the program may have unmapped it,
+    /// heard of or not, and mapped something else there, whose pages must not be taken for registered ones: they would be moved out, and
+    /// nobody would be asked to bring them back. After it, whatever becomes of the mapping raises an event; no page is moved until
+    /// that is read, which only this thread does. `EAGAIN` if it is not one registered mapping: to be looked at again.
+    fn wait_until_registered(&mut self, range: PageRange) -> Result<(), Errno> {
+        let pager = self.pager;
+        loop {
+            let unreadable = pager.unreadable.range();
+            match pager.handles().uffd.is_registered(range, unreadable) {
+                Ok(()) => return Ok(()),
+                Err(Stop::EventPending) => {
+                    if !self.read_messages() {
+                        std::thread::yield_now();
+                    }
+                }
+                Err(_) => return Err(Errno::AGAIN),
+            }
+        }
     }
 
     /// A thread may have begun to use a part of `range` as its stack since the warden looked, and have found it not governed.

@@ -1,5 +1,7 @@
 //! Descriptors and kernel-side areas of a pager, bound to one process.
+use pagetide_kernel::PageRange;
 use pagetide_kernel::memory::{BatchDropper, OwnMemory};
+use pagetide_kernel::own::Mapping;
 use pagetide_kernel::pagemap::Pagemap;
 use pagetide_kernel::uffd::{self, Uffd, feature};
 use pagetide_kernel::wait::either;
@@ -26,6 +28,26 @@ pub enum StartError {
 
 pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> StartError {
     move |errno| StartError::System(what, errno)
+}
+
+/// Tries before a new mapping is given up to whoever registers it first.
+const TRIES: usize = 64;
+
+/// Maps `len` bytes and registers them. In a program that is paged as a whole (`pagetide run`) another pager looks for new memory all
+/// the time and may register this for itself first; then that is given back, and another mapped.
+fn map_registered(
+    len: usize,
+    register: impl Fn(PageRange) -> Result<(), Errno>,
+) -> Result<Mapping, Errno> {
+    let mut result = Err(Errno::BUSY);
+    for _ in 0..TRIES {
+        let mapping = Mapping::new(len)?;
+        result = register(mapping.range()).map(|()| mapping);
+        if result.as_ref().err() != Some(&Errno::BUSY) {
+            break;
+        }
+    }
+    result
 }
 
 /// Descriptors and areas bound to one process; made anew in a forked child.
@@ -87,6 +109,35 @@ impl Handles {
             },
             bell,
         })
+    }
+
+    /// Memory for the staging area, registered to have pages moved into it.
+    pub fn map_staging(&self, len: usize) -> Result<Mapping, StartError> {
+        map_registered(len, |range| self.uffd.register_target(range))
+            .map_err(system("register staging"))
+    }
+
+    /// Memory for the drain area, registered to have pages moved into it.
+    pub fn map_drain(&self, len: usize) -> Result<Mapping, StartError> {
+        map_registered(len, |range| self.drain_uffd.register_target(range))
+            .map_err(system("register drain"))
+    }
+
+    /// Memory to be paged, registered for missing and write-protect faults. Whoever touches it waits until somebody serves it.
+    pub fn map_managed(&self, len: usize) -> Result<Mapping, StartError> {
+        // SAFETY: a new mapping, which nobody touches before its pager serves it.
+        map_registered(len, |range| unsafe { self.uffd.register(range) })
+            .map_err(system("register memory"))
+    }
+
+    /// Registers the areas of a pager that was forked.
+    pub fn register_areas(&self, staging: PageRange, drain: PageRange) -> Result<(), StartError> {
+        self.uffd
+            .register_target(staging)
+            .map_err(system("register staging"))?;
+        self.drain_uffd
+            .register_target(drain)
+            .map_err(system("register drain"))
     }
 
     /// Whether pages can be moved (6.8).

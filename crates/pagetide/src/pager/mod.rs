@@ -106,6 +106,8 @@ pub struct Pager {
     staged_owner: [AtomicU64; BATCH_PAGES],
     /// Where staged pages go to be dropped.
     pub drain: Mapping,
+    /// A page without access.
+    unreadable: Mapping,
     /// Attached memory, in address order, not overlapping.
     pub spans: Mutex<Vec<PageRange>>,
     /// Events were read and not yet acted on: page words may name what is no longer there, so no eviction begins. Changes with the gate held.
@@ -166,10 +168,10 @@ impl Pager {
     pub fn new(
         ownership: Ownership,
         budget_pages: u64,
+        handles: Handles,
         store: Box<dyn Store>,
         ledger: &'static Ledger,
     ) -> Result<Pager, StartError> {
-        let map = |len| Mapping::new(len).map_err(system("mmap"));
         // Stale entries can outnumber resident pages; the queue's memory is given back as it is passed, so be generous.
         let machine_pages = rustix::system::sysinfo().totalram / PAGE_SIZE as u64;
         let queue = || EvictionQueue::new(4 * machine_pages + (1 << 20)).map_err(system("mmap"));
@@ -183,8 +185,9 @@ impl Pager {
             gate: Lock::new(),
             ledger,
             ownership,
-            staging: map(BATCH_PAGES * PAGE_SIZE)?,
-            drain: map(BATCH_PAGES * PAGE_SIZE)?,
+            staging: handles.map_staging(BATCH_PAGES * PAGE_SIZE)?,
+            drain: handles.map_drain(BATCH_PAGES * PAGE_SIZE)?,
+            unreadable: Mapping::reserve(PAGE_SIZE).map_err(system("mmap"))?,
             staged_owner: [const { AtomicU64::new(0) }; BATCH_PAGES],
             spans: Mutex::new(Vec::with_capacity(1024)),
             renaming: AtomicBool::new(false),
@@ -217,7 +220,7 @@ impl Pager {
             managed: AtomicU64::new(0),
             stores: [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS],
             generation: AtomicU32::new(0),
-            handles: AtomicPtr::new(std::ptr::null_mut()),
+            handles: AtomicPtr::new(Box::into_raw(Box::new(handles))),
         };
         pager.stores[0].store(Box::into_raw(Box::new(store)), Ordering::Release);
         ledger
@@ -227,17 +230,10 @@ impl Pager {
         Ok(pager)
     }
 
-    /// Gives the pager its descriptors; the staging and drain areas are registered with them. Earlier ones (a parent's) are forgotten, not
-    /// closed: in a forked child their numbers mean nothing.
-    pub fn install_handles(&self, handles: Handles) -> Result<(), StartError> {
-        handles
-            .uffd
-            .register_target(self.staging.range())
-            .map_err(system("register staging"))?;
-        handles
-            .drain_uffd
-            .register_target(self.drain.range())
-            .map_err(system("register drain"))?;
+    /// In a forked child: gives the pager descriptors of its own, with which the staging and drain areas are registered. The parent's are
+    /// forgotten, not closed: their numbers mean nothing here.
+    pub fn replace_handles(&self, handles: Handles) -> Result<(), StartError> {
+        handles.register_areas(self.staging.range(), self.drain.range())?;
         self.handles
             .store(Box::into_raw(Box::new(handles)), Ordering::Release);
         Ok(())
@@ -262,11 +258,10 @@ impl Pager {
         }
     }
 
-    /// The descriptors. Panics before [`Pager::install_handles`].
+    /// The descriptors.
     pub fn handles(&self) -> &Handles {
-        // SAFETY: installed handles are never freed.
-        unsafe { self.handles.load(Ordering::Acquire).as_ref() }
-            .expect("the pager has been given its descriptors")
+        // SAFETY: made from a box with the pager, and never freed.
+        unsafe { &*self.handles.load(Ordering::Acquire) }
     }
 
     /// Wakes the fault thread. Only from threads that share the pager's descriptors.
@@ -314,11 +309,8 @@ impl Pager {
 
 impl Drop for Pager {
     fn drop(&mut self) {
-        let handles = self.handles.load(Ordering::Acquire);
-        if !handles.is_null() {
-            // SAFETY: the threads are gone (the owner joined them), so nobody uses the handles.
-            drop(unsafe { Box::from_raw(handles) });
-        }
+        // SAFETY: never null, and the threads are gone (the owner joined them), so nobody uses the handles.
+        drop(unsafe { Box::from_raw(self.handles.load(Ordering::Acquire)) });
         for store in &self.stores {
             let store = store.load(Ordering::Acquire);
             if !store.is_null() {

@@ -253,9 +253,7 @@ impl<'p> Server<'p> {
             .table
             .change(page, word, word.with_state(State::Loading))
         {
-            if !self.detaching {
-                pager.unreserve(1);
-            }
+            pager.unreserve(1);
             return Outcome::Busy;
         }
         let revert = || {
