@@ -15,16 +15,18 @@ use rustix::thread::sched_yield;
 
 use super::adaptive::{Adaptive, CHUNK_PAGES};
 
-/// Between looks at the fault counters: as long as faults come, and at most.
+/// Between looks at the fault counters: until the first, as long as faults come, and at most.
+const TICK_FIRST: Duration = Duration::from_millis(4);
 const TICK: Duration = Duration::from_millis(1);
 const TICK_MAX: Duration = Duration::from_millis(32);
 /// Major faults that make a look at the pages worth its cost.
 const FAULTS_MIN: u64 = 8;
 /// Looking takes at most this share (1/N) of the time.
 const LOOK_SHARE: u32 = 25;
-/// Read at once, and queued ahead of it. More would be faster by itself; but a page that the program waits for queues behind it.
+/// Read at once, and how many of them are on their way. A page that the program waits for queues behind them, but waits the less often
+/// the sooner they are there.
 const BLOCK_BYTES: usize = 512 << 10;
-const BLOCKS_IN_FLIGHT: usize = 2;
+const BLOCKS_IN_FLIGHT: usize = 8;
 
 /// What the watcher has done so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -104,7 +106,7 @@ impl Watch {
 
     /// Until it is stopped, or everything has been read.
     pub fn run(mut self) {
-        let mut tick = TICK;
+        let mut tick = TICK_FIRST;
         while !self.shared.stopped() {
             if let Some(chunk) = self.queue.pop_front() {
                 self.read(chunk);
