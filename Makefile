@@ -23,6 +23,7 @@ toolchain:
 	@CARGO="$(CARGO)" ./examples/toolchain.sh
 
 install:
+	@test -x $(RELEASE)/pagetide || { echo "there is nothing to install in $(RELEASE) yet: run \`make\` first" >&2; exit 1; }
 	install -D -m 755 $(RELEASE)/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide
 	install -D -m 755 $(RELEASE)/pagetide-bench $(DESTDIR)$(PREFIX)/bin/pagetide-bench
 	install -D -m 755 $(RELEASE)/libpagetide_preload.so $(DESTDIR)$(PREFIX)/lib/pagetide/libpagetide_preload.so

@@ -104,9 +104,12 @@ fn main() -> Result<(), Error> {
     let [_, directory, port, how] = &arguments[..] else {
         return Err("usage: kv-server DIRECTORY PORT snapshot|fork".into());
     };
+    let port: u16 = port.parse().map_err(|_| {
+        format!("'{port}' is not a port; expected a number from 0 (any free one) to 65535")
+    })?;
     let path = Path::new(directory).join("table.snapshot");
     let table = Arc::new(Table::open(&path)?);
-    let listener = TcpListener::bind(("127.0.0.1", port.parse::<u16>()?))?;
+    let listener = TcpListener::bind(("127.0.0.1", port))?;
     println!(
         "ready on {} with {} writes",
         listener.local_addr()?,
