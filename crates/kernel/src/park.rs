@@ -250,10 +250,18 @@ mod tests {
 
     #[test]
     fn parked_threads_write_nothing_and_go_on_after() {
+        /// Ends the threads however the test ends.
+        struct Ends<'a>(&'a AtomicBool);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, SeqCst);
+            }
+        }
         static COUNTERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
         let stop = AtomicBool::new(false);
         let sum = || -> u64 { COUNTERS.iter().map(|c| c.load(SeqCst)).sum() };
         std::thread::scope(|scope| {
+            let _ends = Ends(&stop);
             for counter in &COUNTERS {
                 scope.spawn(|| {
                     while !stop.load(SeqCst) {
@@ -278,7 +286,6 @@ mod tests {
                     std::thread::yield_now();
                 }
             }
-            stop.store(true, SeqCst);
         });
     }
 

@@ -2,9 +2,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use pagetide_kernel::maps::Maps;
 use pagetide_kernel::sync::LockGuard;
-use pagetide_kernel::uffd::Event;
+use pagetide_kernel::uffd::{Event, Stop};
 use pagetide_kernel::{PageNumber, PageRange};
+use rustix::io::Errno;
 
 use super::Pager;
 use super::fault::FaultThread;
@@ -16,27 +18,180 @@ impl FaultThread<'_> {
         let mut gate = Some(gate);
         let any = !self.events.is_empty();
         while let Some(event) = self.events.pop_front() {
-            match event {
-                Event::Remove(range) => {
-                    if !self.pager.is_own_drop(range) {
-                        self.pager.empty(range);
+            gate = self.act(event, gate);
+        }
+        self.pager
+            .renaming
+            .store(!self.doubtful.is_empty(), Relaxed);
+        any
+    }
+
+    /// Decides about unmappings that were heard of after memory had been moved to the same place, once no event is under way: is the memory
+    /// there, what was unmapped is what was there before. Until then no eviction begins, and the kernel brings no page in.
+    pub(super) fn settle(&mut self) {
+        let pager = self.pager;
+        if self.arrived.is_empty() {
+            return;
+        }
+        let _gate = pager.gate.lock();
+        let (uffd, unreadable) = (&pager.handles().uffd, pager.unreadable.range());
+        while let Some(range) = self.doubtful.last().copied() {
+            match uffd.is_registered(range, unreadable) {
+                Ok(()) => {}
+                Err(Stop::EventPending) => return,
+                // The mappings in it are decided about one by one.
+                Err(_) => {
+                    let Ok(mapped) = mapped_in(range) else { return };
+                    if mapped[..] != [range] {
+                        self.doubtful.pop();
+                        each_gap(range, &mapped, |gap| self.unmap(gap));
+                        self.doubtful.extend(mapped);
+                        continue;
                     }
+                    self.unmap(range);
                 }
-                Event::Unmap(range) => {
-                    // The span first: the program may map the same place anew at once, and the warden must not think it governed.
-                    self.pager.remove_span(range);
-                    self.pager.empty(range);
-                    self.pager.mappings_changed.fetch_add(1, Relaxed);
+            }
+            self.doubtful.pop();
+        }
+        if uffd.write_protect(pager.staging.range(), false) != Err(Stop::EventPending) {
+            self.arrived.clear();
+            pager.renaming.store(false, Relaxed);
+        }
+    }
+
+    /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before.
+    fn hear_of_unmapping(&mut self, range: PageRange) {
+        let mut rest = vec![range];
+        for arrived in &self.arrived {
+            for part in std::mem::take(&mut rest) {
+                let common = part.intersection(*arrived);
+                if common.is_empty() {
+                    rest.push(part);
+                    continue;
                 }
-                Event::Remap { from, to } => {
-                    gate = self.wait_for_in_place(from, gate);
-                    self.remap(from, to);
-                }
-                Event::Fork(_) | Event::Unknown(_) | Event::Fault { .. } => {}
+                self.doubtful.push(common);
+                let pieces = [(part.start, common.start), (common.end, part.end)];
+                let pieces = pieces.map(|(start, end)| PageRange { start, end });
+                rest.extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
             }
         }
-        self.pager.renaming.store(false, Relaxed);
-        any
+        rest.into_iter().for_each(|part| self.unmap(part));
+    }
+
+    /// Acts on one event, with the gate held.
+    fn act<'g>(&mut self, event: Event, mut gate: Option<LockGuard<'g>>) -> Option<LockGuard<'g>>
+    where
+        Self: 'g,
+    {
+        match event {
+            Event::Remove(range) => {
+                if !self.pager.is_own_drop(range) {
+                    self.pager.empty(range);
+                }
+            }
+            Event::Unmap(range) => self.hear_of_unmapping(range),
+            Event::Remap { from, to } => {
+                gate = self.wait_until_vacated(moved_to(from, to), gate);
+                gate = self.wait_for_in_place(from, gate);
+                self.remap(from, to);
+                self.arrived.push(moved_to(from, to));
+            }
+            Event::Fork(_) | Event::Unknown(_) | Event::Fault { .. } => {}
+        }
+        gate
+    }
+
+    fn unmap(&mut self, range: PageRange) {
+        // The span first: the program may map the same place anew at once, and the warden must not think it governed.
+        self.pager.remove_span(range);
+        self.pager.empty(range);
+        self.pager.mappings_changed.fetch_add(1, Relaxed);
+    }
+
+    /// Waits until what was at `target` before memory was moved there has left it, as far as is known here. It has left in the kernel, but the
+    /// kernel sends an event when it has let go of the address space already: where one thread unmaps or moves memory away, and another moves some
+    /// to the same place, the second may be heard of first. Its words would then be emptied with those of the first. So the event of the first is
+    /// looked for, and comes before its turn. Returns with the gate held.
+    fn wait_until_vacated<'g>(
+        &mut self,
+        target: PageRange,
+        mut gate: Option<LockGuard<'g>>,
+    ) -> Option<LockGuard<'g>>
+    where
+        Self: 'g,
+    {
+        let pager = self.pager;
+        while let Some(old) = pager.first_span_in(target) {
+            let known = |range: &PageRange| !range.intersection(old).is_empty();
+            if let Some(at) = self.doubtful.iter().position(known) {
+                let range = self.doubtful.swap_remove(at);
+                self.unmap(range);
+                continue;
+            }
+            let is_of_old = |event: &Event| match event {
+                Event::Unmap(range) | Event::Remap { from: range, .. } => {
+                    !range.intersection(old).is_empty()
+                }
+                _ => false,
+            };
+            if let Some(at) = self.events.iter().position(is_of_old) {
+                gate = self.act_on_part(at, old, gate);
+                continue;
+            }
+            pager.renaming.store(true, Relaxed);
+            drop(gate.take());
+            // Asked before the events are read: if none is under way now, all there are can be read now.
+            let probe = pager
+                .handles()
+                .uffd
+                .write_protect(pager.staging.range(), false);
+            let read = self.collect_messages();
+            self.skip_own_drops();
+            if !read {
+                std::thread::yield_now();
+            }
+            gate = Some(pager.gate.lock());
+            if !read && probe != Err(Stop::EventPending) {
+                // Nobody says where it went.
+                self.unmap(old);
+            }
+        }
+        gate
+    }
+
+    /// Acts before its turn on event `at`, which says that memory leaves; on an unmapping as far as it concerns `part`, so that what it says
+    /// of other places keeps its turn.
+    fn act_on_part<'g>(
+        &mut self,
+        at: usize,
+        part: PageRange,
+        gate: Option<LockGuard<'g>>,
+    ) -> Option<LockGuard<'g>>
+    where
+        Self: 'g,
+    {
+        match self.events.remove(at) {
+            Some(Event::Unmap(range)) => {
+                let part = range.intersection(part);
+                let before = PageRange {
+                    start: range.start,
+                    end: part.start,
+                };
+                let after = PageRange {
+                    start: part.end,
+                    end: range.end,
+                };
+                for rest in [after, before] {
+                    if !rest.is_empty() {
+                        self.events.insert(at, Event::Unmap(rest));
+                    }
+                }
+                self.unmap(part);
+                gate
+            }
+            Some(event) => self.act(event, gate),
+            None => gate,
+        }
     }
 
     /// Waits until the evictor has finished with pages of `range` that it is emptying in place, which it knows by their old place. It may
@@ -78,10 +233,7 @@ impl FaultThread<'_> {
     /// The kernel moved the pages of `from` to `to`: their words follow, and what is staged learns whose it is. The gate is held.
     fn remap(&mut self, from: PageRange, to: PageNumber) {
         let pager = self.pager;
-        let target = PageRange {
-            start: to,
-            end: to.add(from.pages()),
-        };
+        let target = moved_to(from, to);
         while pager.table.ensure(target).is_err() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -90,7 +242,7 @@ impl FaultThread<'_> {
             let word = pager.table.update(page, |w| w.emptied());
             moved.push((to.add(page.0 - from.start.0), word));
         });
-        // The place moved to was unmapped by mremap itself; its event came before this one.
+        // What was there before has left.
         for (page, word) in moved {
             if word.state() == State::Untouched {
                 continue;
@@ -105,6 +257,35 @@ impl FaultThread<'_> {
             }
         }
         pager.add_span(target);
+    }
+}
+
+/// The mappings in `range`, as far as they are in it.
+fn mapped_in(range: PageRange) -> Result<Vec<PageRange>, Errno> {
+    let mut mapped = Vec::new();
+    Maps::open()?.for_each(|mapping| {
+        let part = mapping.range.intersection(range);
+        if !part.is_empty() {
+            mapped.push(part);
+        }
+    })?;
+    Ok(mapped)
+}
+
+/// Calls `visit` with each part of `range` between `parts`, which are in order.
+fn each_gap(range: PageRange, parts: &[PageRange], mut visit: impl FnMut(PageRange)) {
+    let ends = std::iter::once(range.start).chain(parts.iter().map(|part| part.end));
+    let starts = parts.iter().map(|part| part.start).chain([range.end]);
+    for (start, end) in ends.zip(starts).filter(|(start, end)| start < end) {
+        visit(PageRange { start, end });
+    }
+}
+
+/// Where `from` is when it has been moved to begin at `to`.
+fn moved_to(from: PageRange, to: PageNumber) -> PageRange {
+    PageRange {
+        start: to,
+        end: to.add(from.pages()),
     }
 }
 

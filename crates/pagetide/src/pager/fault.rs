@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
+use pagetide_kernel::PageRange;
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::uffd::{Event, Message};
 use pagetide_kernel::wait::wait_for;
@@ -24,6 +25,10 @@ pub struct FaultThread<'p> {
     pub(super) pager: &'p Pager,
     messages: [Message; 32],
     pub(super) events: VecDeque<Event>,
+    /// Where memory has been moved to since no event was under way.
+    pub(super) arrived: Vec<PageRange>,
+    /// Of that, what has been heard to be unmapped: it, or what was there before.
+    pub(super) doubtful: Vec<PageRange>,
     /// Read and not yet tried.
     fresh: Vec<Fault>,
     /// Tried, to be tried again.
@@ -45,6 +50,8 @@ impl<'p> FaultThread<'p> {
             pager,
             messages: [Message::default(); 32],
             events: VecDeque::with_capacity(64),
+            arrived: Vec::new(),
+            doubtful: Vec::new(),
             fresh: Vec::with_capacity(256),
             deferred: Vec::with_capacity(1024),
             retrying: Vec::with_capacity(1024),
@@ -129,7 +136,12 @@ impl<'p> FaultThread<'p> {
     fn sleep(&mut self) {
         let handles = self.pager.handles();
         let timeout = match () {
-            _ if !self.deferred.is_empty() || !self.loads.is_empty() => Duration::from_micros(200),
+            _ if !(self.deferred.is_empty()
+                && self.loads.is_empty()
+                && self.arrived.is_empty()) =>
+            {
+                Duration::from_micros(200)
+            }
             _ if self.pager.has_loan() => Duration::from_millis(1),
             _ if self.pager.together.is_holding() => Duration::from_nanos(QUIET_NS),
             _ => Duration::from_millis(100),
@@ -150,6 +162,7 @@ impl<'p> FaultThread<'p> {
     /// Reads what waits: events are acted on before the gate opens again, faults are served after.
     pub(super) fn read_messages(&mut self) -> bool {
         let pager = self.pager;
+        self.settle();
         let gate = match pager.ownership {
             // Looking for the next fault over and over must not keep the gate from the evictor.
             Ownership::Program if !pager.handles().uffd.is_readable() => return false,

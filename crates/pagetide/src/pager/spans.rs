@@ -19,6 +19,17 @@ impl Pager {
         self.note_managed(&spans);
     }
 
+    /// The first part of `range` that is in.
+    pub(super) fn first_span_in(&self, range: PageRange) -> Option<PageRange> {
+        let spans = self
+            .spans
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let first = spans.partition_point(|s| s.end <= range.start);
+        let part = spans.get(first)?.intersection(range);
+        (!part.is_empty()).then_some(part)
+    }
+
     /// Takes `range` out, as far as it is in. The pages' words stay as they are.
     pub fn remove_span(&self, range: PageRange) {
         let mut spans = self
