@@ -41,7 +41,11 @@ impl FaultThread<'_> {
                 Err(Stop::EventPending) => return,
                 // The mappings in it are decided about one by one.
                 Err(_) => {
-                    let Ok(mapped) = mapped_in(range) else { return };
+                    let mapped = mapped_in(range).unwrap_or_else(|_| halves(range));
+                    // What has moved away since it was asked about is to be heard of with its words.
+                    if pager.has_event_pending() {
+                        return;
+                    }
                     if mapped[..] != [range] {
                         self.doubtful.pop();
                         each_gap(range, &mapped, |gap| self.unmap(gap));
@@ -53,7 +57,7 @@ impl FaultThread<'_> {
             }
             self.doubtful.pop();
         }
-        if uffd.write_protect(pager.staging.range(), false) != Err(Stop::EventPending) {
+        if !pager.has_event_pending() {
             self.arrived.clear();
             pager.renaming.store(false, Relaxed);
         }
@@ -61,6 +65,9 @@ impl FaultThread<'_> {
 
     /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before.
     fn hear_of_unmapping(&mut self, range: PageRange) {
+        if self.arrived.is_empty() {
+            return self.unmap(range);
+        }
         let mut rest = vec![range];
         for arrived in &self.arrived {
             for part in std::mem::take(&mut rest) {
@@ -70,9 +77,7 @@ impl FaultThread<'_> {
                     continue;
                 }
                 self.doubtful.push(common);
-                let pieces = [(part.start, common.start), (common.end, part.end)];
-                let pieces = pieces.map(|(start, end)| PageRange { start, end });
-                rest.extend(pieces.into_iter().filter(|piece| !piece.is_empty()));
+                each_gap(part, &[common], |piece| rest.push(piece));
             }
         }
         rest.into_iter().for_each(|part| self.unmap(part));
@@ -125,7 +130,9 @@ impl FaultThread<'_> {
             let known = |range: &PageRange| !range.intersection(old).is_empty();
             if let Some(at) = self.doubtful.iter().position(known) {
                 let range = self.doubtful.swap_remove(at);
-                self.unmap(range);
+                let gone = range.intersection(old);
+                each_gap(range, &[gone], |piece| self.doubtful.push(piece));
+                self.unmap(gone);
                 continue;
             }
             let is_of_old = |event: &Event| match event {
@@ -141,17 +148,14 @@ impl FaultThread<'_> {
             pager.renaming.store(true, Relaxed);
             drop(gate.take());
             // Asked before the events are read: if none is under way now, all there are can be read now.
-            let probe = pager
-                .handles()
-                .uffd
-                .write_protect(pager.staging.range(), false);
+            let pending = pager.has_event_pending();
             let read = self.collect_messages();
             self.skip_own_drops();
             if !read {
                 std::thread::yield_now();
             }
             gate = Some(pager.gate.lock());
-            if !read && probe != Err(Stop::EventPending) {
+            if !read && !pending {
                 // Nobody says where it went.
                 self.unmap(old);
             }
@@ -173,19 +177,9 @@ impl FaultThread<'_> {
         match self.events.remove(at) {
             Some(Event::Unmap(range)) => {
                 let part = range.intersection(part);
-                let before = PageRange {
-                    start: range.start,
-                    end: part.start,
-                };
-                let after = PageRange {
-                    start: part.end,
-                    end: range.end,
-                };
-                for rest in [after, before] {
-                    if !rest.is_empty() {
-                        self.events.insert(at, Event::Unmap(rest));
-                    }
-                }
+                each_gap(range, &[part], |rest| {
+                    self.events.insert(at, Event::Unmap(rest))
+                });
                 self.unmap(part);
                 gate
             }
@@ -272,6 +266,16 @@ fn mapped_in(range: PageRange) -> Result<Vec<PageRange>, Errno> {
     Ok(mapped)
 }
 
+/// The halves of `range`; a page is not divided.
+fn halves(range: PageRange) -> Vec<PageRange> {
+    let middle = range.start.add(range.pages() / 2);
+    let half = |start, end| PageRange { start, end };
+    match range.pages() {
+        0 | 1 => vec![range],
+        _ => vec![half(range.start, middle), half(middle, range.end)],
+    }
+}
+
 /// Calls `visit` with each part of `range` between `parts`, which are in order.
 fn each_gap(range: PageRange, parts: &[PageRange], mut visit: impl FnMut(PageRange)) {
     let ends = std::iter::once(range.start).chain(parts.iter().map(|part| part.end));
@@ -290,6 +294,13 @@ fn moved_to(from: PageRange, to: PageNumber) -> PageRange {
 }
 
 impl Pager {
+    /// Whether a thread of the program has begun to unmap, move or empty memory and its event is unread, or was until just now: the kernel then
+    /// refuses this operation, which does nothing.
+    fn has_event_pending(&self) -> bool {
+        let uffd = &self.handles().uffd;
+        uffd.write_protect(self.staging.range(), false) == Err(Stop::EventPending)
+    }
+
     /// Whether a remove event stems from the evictor dropping pages in place; counted once.
     fn is_own_drop(&self, range: PageRange) -> bool {
         let mut drops = self
