@@ -163,13 +163,13 @@ pub struct Lock {
     /// What to read ahead of those who touch the files
     #[arg(long, value_enum, default_value = "adaptive")]
     pub access: LockAccess,
-    /// This part of each file: OFFSET:LENGTH, such as 0:64M; the offset a multiple of 4096
+    /// This part of each file: OFFSET:LENGTH, such as 0:64M; the offset a multiple of 4096. Files below directories that end before it are passed over
     #[arg(long, value_name = "OFF:LEN", value_parser = crate::commands::lock::parts::parse_range)]
     pub range: Option<(u64, u64)>,
-    /// Go on in the background once everything is set up; prints the process ID
+    /// Go on in the background once everything is set up, and print the process ID. Until it is ended: not together with --for
     #[arg(long, conflicts_with = "hold_for")]
     pub daemon: bool,
-    /// End after this time: 30 (seconds), 10m, 2h, 1d
+    /// End after this time: 30 (seconds), 500ms, 1.5s, 10m, 2h, 1d. Not together with --daemon
     #[arg(long = "for", id = "hold_for", value_name = "DURATION", value_parser = crate::commands::lock::parts::parse_duration)]
     pub hold_for: Option<Duration>,
     /// Internal: this is the background process

@@ -56,7 +56,7 @@ pub fn main() -> u8 {
         Command::Doctor { json } => doctor::doctor(json),
         Command::Snapshot(command) => commands::snapshot::snapshot(&command),
         Command::Store(command) => commands::store::run(&command),
-        Command::Lock(options) => commands::lock::lock(&options),
+        Command::Lock(options) => commands::lock::lock(&options, &inherited),
         Command::Residency { json, files } => commands::residency::residency(&files, json),
         Command::Locks { pid, json } => commands::locks::locks(pid, json),
         Command::Bench { arguments } => commands::bench::bench(&arguments),

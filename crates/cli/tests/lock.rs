@@ -190,8 +190,9 @@ fn the_background_process_is_ready_when_the_command_returns() {
     let data = Data::new("daemon");
     let outcome = said(&["lock", "--daemon", data.text()]);
     let line = outcome.expect_code(0).stdout_text();
-    let pid: u32 = line.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    let pid: u32 = line.trim().parse().expect("the process ID alone");
     assert_eq!(locks(pid, "vmlck_bytes"), 4 << 20, "{line}");
+    outcome.expect_told("1 file, 4 MiB locked on fault");
     let kill = Command::new("kill").arg(pid.to_string()).status().unwrap();
     assert!(kill.success());
     within("it ends", || {
@@ -203,6 +204,84 @@ fn the_background_process_is_ready_when_the_command_returns() {
     let outcome = said(&["lock", "--daemon", "/no/such/file"]);
     outcome.expect_code(4);
     assert!(outcome.stderr_text().contains("/no/such/file"));
+}
+
+#[test]
+fn of_a_directory_the_files_that_reach_into_the_range_are_locked() {
+    if !can_lock() {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("long"), vec![1u8; 64 << 10]).unwrap();
+    std::fs::write(at("short"), vec![1u8; 8 << 10]).unwrap();
+    let top = directory.path().to_str().unwrap();
+    let lock = |range: &str, what: &str| said(&["lock", "--for", "1ms", "--range", range, what]);
+    let outcome = lock("32K:1M", top);
+    outcome
+        .expect_code(0)
+        .expect_told("1 of 2 files end before the range");
+    assert!(
+        outcome.stdout_text().contains("1 file, 32 KiB"),
+        "{}",
+        outcome.describe()
+    );
+    lock("64K:1M", top).expect_code(2).expect_told("65536");
+    lock("32K:1M", &at("short"))
+        .expect_code(2)
+        .expect_told("8192");
+}
+
+#[test]
+fn what_can_be_looked_at_is_shown_beside_what_cannot() {
+    let data = Data::new("beside");
+    let outcome = said(&["residency", "/no/such", data.text(), "/dev/null"]);
+    outcome
+        .expect_code(2)
+        .expect_told("/no/such")
+        .expect_told("/dev/null");
+    assert!(
+        outcome.stdout_text().contains("4 MiB in memory"),
+        "{}",
+        outcome.describe()
+    );
+    let outcome = said(&["residency", "--json", data.text(), "/no/such"]);
+    outcome.expect_code(4);
+    assert_eq!(
+        number(&outcome.stdout_text(), "size_bytes"),
+        Some(f64::from(4 << 20))
+    );
+}
+
+#[test]
+fn a_sparse_file_is_looked_at_where_it_has_pages() {
+    let sparse = tempfile::tempfile_in(std::env::temp_dir()).unwrap();
+    sparse.set_len(100 << 30).unwrap();
+    std::os::unix::fs::FileExt::write_at(&sparse, &[1; 4096], 70 << 30).unwrap();
+    let path = format!(
+        "/proc/{}/fd/{}",
+        std::process::id(),
+        std::os::fd::AsRawFd::as_raw_fd(&sparse)
+    );
+    let outcome = said(&["residency", "--json", &path]);
+    let text = outcome.expect_code(0).stdout_text();
+    assert_eq!(number(&text, "cached_bytes"), Some(4096.0));
+    assert_eq!(number(&text, "offset_bytes"), Some((70u64 << 30) as f64));
+}
+
+#[test]
+fn signals_that_were_ignored_stay_so() {
+    if !can_lock() {
+        return;
+    }
+    let data = Data::new("ignored");
+    let mut shell = Command::new("sh");
+    let script = "trap '' HUP; \"$0\" lock \"$1\" & sleep 1; kill -HUP $!; sleep 1; kill -TERM $! && wait $!";
+    shell
+        .args(["-c", script])
+        .arg(binary().unwrap())
+        .arg(data.text());
+    run(&mut shell, LIMIT).expect_code(0);
 }
 
 #[test]
@@ -333,7 +412,8 @@ fn a_program_that_cannot_be_locked_is_not_started() {
             .arg(&agent);
         run(&mut command, LIMIT)
     };
-    let outcome = run_as("64");
+    let few = run_as("64");
+    let outcome = &few;
     if outcome.code() == Some(126) || outcome.stderr_text().contains("agent") {
         return skipped(
             "a_program_that_cannot_be_locked",
@@ -347,4 +427,13 @@ fn a_program_that_cannot_be_locked_is_not_started() {
         outcome.describe()
     );
     assert!(!outcome.stdout_text().contains("ran"));
+    // What it takes is known when it is there; the report says it, and with that it runs.
+    let needed = outcome.stderr_text();
+    let needed = needed.split("LimitMEMLOCK=").nth(1).unwrap();
+    let needed: u64 = needed[..needed.find(|c: char| !c.is_ascii_digit()).unwrap()]
+        .parse()
+        .unwrap();
+    let outcome = run_as(&(needed / 1024 + 1024).to_string());
+    outcome.expect_code(0);
+    assert!(outcome.stdout_text().contains("ran"));
 }

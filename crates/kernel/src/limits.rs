@@ -15,10 +15,15 @@ pub struct LockLimits {
 }
 
 impl LockLimits {
-    /// Of this process, now.
+    /// Of this process, now. Where `/proc/self/status` cannot be read, nothing is in use and there is no capability.
     pub fn read() -> LockLimits {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-        LockLimits::from_status(&status)
+        LockLimits::try_read().unwrap_or_else(|_| LockLimits::from_status(""))
+    }
+
+    /// The same, or why it cannot be read.
+    pub fn try_read() -> std::io::Result<LockLimits> {
+        let status = std::fs::read_to_string("/proc/self/status")?;
+        Ok(LockLimits::from_status(&status))
     }
 
     fn from_status(status: &str) -> LockLimits {

@@ -86,6 +86,26 @@ pub fn is_mapped(address: usize, len: usize) -> bool {
     plain(SYS_MSYNC, [address, len, MS_ASYNC, 0, 0, 0]).is_ok()
 }
 
+/// The part of `range` before its first page that is not mapped. Needs no descriptor.
+pub fn mapped_head(range: PageRange) -> PageRange {
+    let head = |pages: u64| PageRange {
+        start: range.start,
+        end: range.start.add(pages),
+    };
+    let is_whole = |pages: u64| is_mapped(range.address(), head(pages).bytes());
+    // What is mapped is a prefix: so many pages are, more than `above` are not.
+    let (mut pages, mut above) = (0, range.pages());
+    while pages < above {
+        let middle = pages + (above - pages).div_ceil(2);
+        if is_whole(middle) {
+            pages = middle;
+        } else {
+            above = middle - 1;
+        }
+    }
+    head(pages)
+}
+
 /// Advice that changes no byte that anyone may rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
@@ -236,5 +256,12 @@ mod tests {
         unsafe { rustix::mm::munmap((address + PAGE_SIZE) as *mut _, PAGE_SIZE) }.unwrap();
         assert!(!is_mapped(address, 3 * PAGE_SIZE));
         assert!(is_mapped(address, PAGE_SIZE));
+        assert_eq!(mapped_head(pages.range()).pages(), 1);
+        let first = PageRange {
+            end: pages.range().start.add(1),
+            ..pages.range()
+        };
+        assert_eq!(mapped_head(first), first);
+        assert!(mapped_head(PageRange::EMPTY).is_empty());
     }
 }

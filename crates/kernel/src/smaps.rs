@@ -41,50 +41,71 @@ impl Area {
     }
 }
 
-/// Calls `visit` with every mapping of process `pid` (this one if `None`) in address order. Reading walks the page tables: a millisecond for
-/// some ten thousand resident pages.
-pub fn for_each(pid: Option<u32>, mut visit: impl FnMut(Area)) -> io::Result<()> {
-    let path = match pid {
-        Some(pid) => format!("/proc/{pid}/smaps"),
-        None => "/proc/self/smaps".to_owned(),
-    };
-    let mut area: Option<Area> = None;
-    let mut line = Vec::new();
-    // Whole pages of text: fewer, larger reads are more consistent and faster.
-    let mut file = BufReader::with_capacity(1 << 17, std::fs::File::open(path)?);
-    loop {
-        line.clear();
-        if file.read_until(b'\n', &mut line)? == 0 {
-            break;
-        }
-        let text = String::from_utf8_lossy(&line);
-        let text = text.trim_end_matches('\n');
-        match head(text) {
-            Some(next) => {
-                if let Some(done) = area.replace(next) {
-                    visit(done);
-                }
-            }
-            None => {
-                if let Some(area) = &mut area {
-                    detail(area, text);
-                }
-            }
-        }
+/// The list, opened but not read yet: for those who must know that they can read it before they do something.
+#[derive(Debug)]
+pub struct Listing(std::fs::File);
+
+impl Listing {
+    /// Of process `pid`, or of this one.
+    pub fn open(pid: Option<u32>) -> io::Result<Listing> {
+        let path = match pid {
+            Some(pid) => format!("/proc/{pid}/smaps"),
+            None => "/proc/self/smaps".to_owned(),
+        };
+        std::fs::File::open(path).map(Listing)
     }
-    area.into_iter().for_each(visit);
-    Ok(())
+
+    /// Calls `visit` with every mapping, as it is now, in address order. Reading walks the page tables: a millisecond for some ten thousand resident
+    /// pages.
+    pub fn for_each(self, mut visit: impl FnMut(Area)) -> io::Result<()> {
+        let mut area: Option<Area> = None;
+        let mut line = Vec::new();
+        // Whole pages of text: fewer, larger reads are more consistent and faster.
+        let mut file = BufReader::with_capacity(1 << 17, self.0);
+        loop {
+            line.clear();
+            if file.read_until(b'\n', &mut line)? == 0 {
+                break;
+            }
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim_end_matches('\n');
+            match head(text) {
+                Some(next) => {
+                    if let Some(done) = area.replace(next) {
+                        visit(done);
+                    }
+                }
+                None => {
+                    if let Some(area) = &mut area {
+                        detail(area, text);
+                    }
+                }
+            }
+        }
+        area.into_iter().for_each(visit);
+        Ok(())
+    }
+
+    /// The locked mappings, as they are now.
+    pub fn locked(self) -> io::Result<Vec<Area>> {
+        let mut areas = Vec::new();
+        self.for_each(|area| {
+            if area.locked {
+                areas.push(area);
+            }
+        })?;
+        Ok(areas)
+    }
 }
 
-/// The locked mappings.
+/// Calls `visit` with every mapping of process `pid` (this one if `None`): [`Listing::for_each`].
+pub fn for_each(pid: Option<u32>, visit: impl FnMut(Area)) -> io::Result<()> {
+    Listing::open(pid)?.for_each(visit)
+}
+
+/// The locked mappings of process `pid` (this one if `None`).
 pub fn locked(pid: Option<u32>) -> io::Result<Vec<Area>> {
-    let mut areas = Vec::new();
-    for_each(pid, |area| {
-        if area.locked {
-            areas.push(area);
-        }
-    })?;
-    Ok(areas)
+    Listing::open(pid)?.locked()
 }
 
 /// `start-end perms offset dev inode  name`.
@@ -136,23 +157,27 @@ fn detail(area: &mut Area, line: &str) {
     }
 }
 
-/// Whether this kernel's smaps tells on-fault locks from full ones (`lf`). Found out once, by locking a page.
+/// Whether this kernel's smaps tells on-fault locks from full ones (`lf`). Found out by locking a page; no for now where that cannot be done.
 pub fn tells_mode() -> bool {
     use std::sync::OnceLock;
     static TELLS: OnceLock<bool> = OnceLock::new();
-    *TELLS.get_or_init(|| {
-        let Ok(page) = crate::own::Mapping::new(crate::PAGE_SIZE) else {
-            return false;
-        };
-        let address = page.as_ptr() as usize;
-        if crate::mlock::mlock2(address, crate::PAGE_SIZE, crate::mlock::MLOCK_ONFAULT).is_err() {
-            return false;
-        }
-        let areas = locked(None).unwrap_or_default();
-        areas
-            .iter()
-            .any(|area| (area.start..area.end).contains(&address) && area.on_fault)
-    })
+    if let Some(tells) = TELLS.get() {
+        return *tells;
+    }
+    let found = finds_mode();
+    found
+        .inspect(|tells| _ = TELLS.set(*tells))
+        .unwrap_or(false)
+}
+
+/// `None` if no page can be locked, or the list cannot be read.
+fn finds_mode() -> Option<bool> {
+    let page = crate::own::Mapping::new(crate::PAGE_SIZE).ok()?;
+    let address = page.as_ptr() as usize;
+    crate::mlock::mlock2(address, crate::PAGE_SIZE, crate::mlock::MLOCK_ONFAULT).ok()?;
+    let areas = locked(None).ok()?;
+    let here = |area: &&Area| (area.start..area.end).contains(&address);
+    areas.iter().find(here).map(|area| area.on_fault)
 }
 
 #[cfg(test)]

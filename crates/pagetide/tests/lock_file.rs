@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ::pagetide::lock::{
-    Access, Errno, Keeper, LockError, LockedFile, Mode, PageState, Residency, Sharing,
+    self as calls, Access, Errno, Keeper, LockError, LockedFile, Mode, PageState, Residency,
+    Sharing,
 };
 use lock::skip::{skipped, target_directory};
 use lock::{PAGE, area_of, become_user, in_child, present, vmlck};
@@ -298,6 +299,26 @@ fn a_forked_child_can_use_and_drop_it() {
             assert_eq!(vmlck(), 0);
         });
         assert_eq!(vmlck(), 256 * 4096);
+    });
+}
+
+#[test]
+fn what_the_process_locked_of_it_is_forgotten_with_it() {
+    let scratch = Scratch::new("forgotten", 4);
+    in_child(|| {
+        let file = LockedFile::open(&scratch.0).unwrap();
+        let at = file.as_ptr().cast_mut();
+        calls::mlock2(at, 4 * PAGE, calls::LockFlags::ONFAULT).unwrap();
+        drop(file);
+        // SAFETY: the file was mapped there alone; other code's mapping takes its place.
+        unsafe {
+            let flags = rustix::mm::MapFlags::PRIVATE | rustix::mm::MapFlags::FIXED_NOREPLACE;
+            rustix::mm::mmap_anonymous(at.cast(), 4 * PAGE, lock::RW, flags).unwrap();
+        }
+        pagetide_kernel::mlock::mlock2(at as usize, 4 * PAGE, 1).unwrap();
+        calls::munlock2(at, 4 * PAGE, calls::LockFlags::ONFAULT).unwrap();
+        assert_eq!(vmlck(), 4 * PAGE as u64, "another's lock is left alone");
+        in_child(|| assert_eq!(vmlck(), 0));
     });
 }
 

@@ -28,7 +28,8 @@ pub struct Plan {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "2000,50000,3000000,15000000"
+        default_value = "2000,50000,3000000,15000000",
+        value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub accesses: Vec<u64>,
     /// Random bytes, or a byte of each page in order

@@ -1,5 +1,6 @@
 //! `pagetide residency`: which pages of files are in the page cache, and which of them are locked.
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use pagetide::lock::{PageState, Residency};
@@ -18,38 +19,51 @@ fn bytes_of(pages: u64, residency: &Residency) -> u64 {
     (pages * PAGE_BYTES).min(residency.size)
 }
 
-/// Shows each file, as text with a map or as JSON.
+/// Shows each file, as text with a map or as JSON. What cannot be looked at is told of on stderr, and decides the code.
 pub fn residency(named: &[PathBuf], json: bool) -> Result<u8, Failure> {
+    let (files, mut failures) = files::expand_all(named);
     let mut all = Vec::new();
-    for path in files::expand(named)? {
-        let residency = Residency::of(&path).map_err(|error| {
-            Failure::new(
+    for files::Listed { path, .. } in files {
+        match Residency::of(&path) {
+            Ok(residency) => all.push((path, residency)),
+            Err(error) => failures.push(Failure::new(
                 Exit::Store,
                 format!("{}: cannot be looked at ({error})", path.display()),
-            )
-        })?;
-        all.push((path, residency));
+            )),
+        }
     }
+    if !all.is_empty() {
+        show(&all, json)?;
+    }
+    let Some(last) = failures.pop() else {
+        return Ok(Exit::Ok.code());
+    };
+    for failure in failures {
+        // A closed stderr leaves nobody to tell.
+        let _ = writeln!(std::io::stderr(), "pagetide: {failure}");
+    }
+    Err(last)
+}
+
+fn show(all: &[(PathBuf, Residency)], json: bool) -> Result<(), Failure> {
     if json {
         let files = all
             .iter()
             .map(|(path, residency)| FileReport::new(path, residency))
             .collect();
-        super::print_json(&Report { files })?;
-        return Ok(Exit::Ok.code());
+        return super::print_json(&Report { files });
     }
     let mut text = String::new();
-    for (path, residency) in &all {
+    for (path, residency) in all {
         describe(&mut text, path, residency);
     }
     if all.len() > 1 {
-        total(&mut text, &all);
+        total(&mut text, all);
     }
     if all.iter().any(|(_, residency)| !residency.tells_locked) {
         text.push_str("which pages are locked only root may see (/proc/kpageflags)\n");
     }
-    super::print(&text)?;
-    Ok(Exit::Ok.code())
+    super::print(&text)
 }
 
 #[derive(Serialize)]

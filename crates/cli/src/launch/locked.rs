@@ -2,20 +2,18 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use pagetide::lock::LimitReport;
-use pagetide_kernel::limits::LockLimits;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::inherited::Inherited;
 use super::{cannot_wait, spawn, wait};
 use crate::agent;
 use crate::args::{LockMode, Run};
-use crate::exit::{Exit, Failure};
-
-/// What a process needs at the very least: the address space of a small program, its libraries and its first stack.
-const LEAST_BYTES: u64 = 16 << 20;
+use crate::exit::Failure;
 
 /// Runs the program with its memory locked and returns the code to exit with.
+///
+/// Whether the lock limit suffices is known only where the program's libraries are mapped: address space counts in full, touched or not. So it is the agent that
+/// says, before `main`, with the report of what was needed.
 pub fn run(
     mode: LockMode,
     file: &Path,
@@ -23,17 +21,6 @@ pub fn run(
     inherited: &Inherited,
 ) -> Result<u8, Failure> {
     raise_limit();
-    let limits = LockLimits::read();
-    // Address space counts in full, touched or not: mlockall charges all of it.
-    if limits.left().is_some_and(|left| left < LEAST_BYTES) {
-        return Err(Failure::new(
-            Exit::CannotPage,
-            format!(
-                "--lock: the program's memory cannot be locked\n{}",
-                LimitReport::new(LEAST_BYTES)
-            ),
-        ));
-    }
     let agent = agent::find()?;
     let mode = match mode {
         LockMode::OnFault => "on-fault",

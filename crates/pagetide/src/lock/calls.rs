@@ -7,7 +7,7 @@ use super::error::LockError;
 use super::flags::{AllFlags, LockFlags, Mode};
 use super::fork;
 use super::registry::{Holders, Segment};
-use super::state::{Guard, State, each_gap, everything, pages, state};
+use super::state::{Guard, State, each_gap, errno_of, everything, pages, state};
 
 /// Locks the pages that hold any byte of `address..address + len` in exactly one mode; a lock in the other mode is replaced. The whole range is charged to
 /// the lock limit at once.
@@ -35,7 +35,7 @@ pub fn mlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), Lo
             Ok(())
         }
         Err(errno) => {
-            let error = LockError::of_limit(CALL, errno, uncharged(range));
+            let error = LockError::of_limit(CALL, errno, uncharged(&mut state, range));
             // Over the limit nothing is changed. At a hole, or where faulting in failed, the kernel keeps what it did.
             if errno != Errno::INVAL && errno != Errno::PERM && error.report().is_none() {
                 adopt(&mut state, range, mode);
@@ -62,25 +62,45 @@ fn restore_modes(state: &mut State, range: PageRange, mode: Mode) {
         }
     });
     for (part, wanted) in other {
-        // Locked already, so no limit applies; pages of full ones are present.
+        // Charged already, and pages of full ones are present. Refused only where the limit has been lowered below what is locked: then they stay as they are,
+        // locked.
         let _ = kernel::mlock2(part.address(), part.bytes(), wanted.kernel());
     }
 }
 
-/// Bytes of `range` that are not charged to the lock limit yet: what a lock of it needs.
-pub(super) fn uncharged(range: PageRange) -> u64 {
-    let areas = smaps::locked(None).unwrap_or_default();
-    let charged = areas
-        .iter()
-        .map(|area| area.range().intersection(range).bytes() as u64);
-    (range.bytes() as u64).saturating_sub(charged.sum())
+/// Bytes of `range` that are not charged to the lock limit yet: what a lock of it needs. Where the kernel's list cannot be read, by the registry.
+pub(super) fn uncharged(state: &mut State, range: PageRange) -> u64 {
+    let mut charged = 0;
+    match smaps::locked(None) {
+        Ok(areas) => {
+            for area in areas {
+                charged += area.range().intersection(range).bytes() as u64;
+            }
+        }
+        Err(_) => state.registry.now().for_each_in(range, |segment| {
+            charged += segment.range.bytes() as u64;
+        }),
+    }
+    (range.bytes() as u64).saturating_sub(charged)
 }
 
 /// Registers what the kernel has locked of `range` although the call failed.
 fn adopt(state: &mut State, range: PageRange, mode: Mode) {
-    for area in smaps::locked(None).unwrap_or_default() {
-        let part = area.range().intersection(range);
-        state.registry.set_process(part, Some(mode));
+    match smaps::locked(None) {
+        Ok(areas) => {
+            for area in areas {
+                let part = area.range().intersection(range);
+                state.registry.set_process(part, Some(mode));
+            }
+        }
+        Err(_) => {
+            // No descriptor left, say. What comes before a hole has been locked, and all of it where faulting in failed. Should it be more than the kernel
+            // locked: that is found out when the two are compared, where an entry too few would not be.
+            let head = kernel::mapped_head(range);
+            if head != range || mode == Mode::Full {
+                state.registry.set_process(head, Some(mode));
+            }
+        }
     }
 }
 
@@ -142,7 +162,7 @@ fn unlock(
     let done = if whole {
         range
     } else {
-        mapped_head(range).map_err(|errno| LockError::plain(call, errno))?
+        kernel::mapped_head(range)
     };
     release(state, done, wanted, unknown).map_err(|errno| LockError::plain(call, errno))?;
     if whole {
@@ -152,20 +172,6 @@ fn unlock(
     }
 }
 
-/// The part of `range` before its first hole.
-fn mapped_head(range: PageRange) -> Result<PageRange, Errno> {
-    let mut end = range.start;
-    pagetide_kernel::maps::Maps::open()?.for_each(|mapping| {
-        if mapping.range.start <= end && end < mapping.range.end {
-            end = mapping.range.end;
-        }
-    })?;
-    Ok(PageRange {
-        start: range.start,
-        end: end.min(range.end),
-    })
-}
-
 /// As `unlock`, for a range that is mapped throughout.
 fn release(
     state: &mut State,
@@ -173,18 +179,18 @@ fn release(
     wanted: impl Fn(Mode) -> bool,
     unknown: bool,
 ) -> Result<(), Errno> {
-    let takes = |holders: Holders| holders.process.is_some_and(&wanted);
+    let left = |holders: Holders| match holders.process {
+        Some(mode) if wanted(mode) => holders.with_process(None),
+        // A foreign lock goes with the process's.
+        None if unknown => holders.with_process(None),
+        _ => holders,
+    };
     let mut kept = Vec::new();
     let mut weakened = Vec::new();
     let mut go = Vec::new();
     state.registry.now().for_each_in(range, |segment| {
         let Segment { range, holders } = segment;
-        let after = if takes(holders) {
-            holders.with_process(None)
-        } else {
-            holders
-        };
-        match after.mode() {
+        match left(holders).mode() {
             None => go.push(range),
             Some(mode) => {
                 kept.push(range);
@@ -203,15 +209,10 @@ fn release(
         kernel::munlock(part.address(), part.bytes())?;
     }
     for (part, mode) in weakened {
-        kernel::mlock2(part.address(), part.bytes(), mode.kernel())?;
+        // Refused where the limit has been lowered below what is locked: then it stays full, which keeps what its owners were promised.
+        let _ = kernel::mlock2(part.address(), part.bytes(), mode.kernel());
     }
-    state.registry.now().update(range, |holders| {
-        if takes(holders) {
-            holders.with_process(None)
-        } else {
-            holders
-        }
-    });
+    state.registry.now().update(range, left);
     Ok(())
 }
 
@@ -228,7 +229,11 @@ fn merge(ranges: &mut Vec<PageRange>) {
 
 /// After an unlock that failed half-way: forgets what is not locked any more.
 fn drop_unlocked(state: &mut State, range: PageRange) {
-    let areas = smaps::locked(None).unwrap_or_default();
+    let Ok(areas) = smaps::locked(None) else {
+        // What comes before the hole is.
+        state.registry.set_process(kernel::mapped_head(range), None);
+        return;
+    };
     let mut gone = Vec::new();
     each_gap(range, areas.iter().map(Area::range), |gap| gone.push(gap));
     for gap in gone {
@@ -249,7 +254,8 @@ pub fn forget(address: *const u8, len: usize) {
 /// With future locking, what is mapped beyond the lock limit fails with `EAGAIN`, address space without access included.
 ///
 /// # Errors
-/// `EINVAL` flags are empty, `ONFAULT` alone, or unknown; `EPERM` the limit is 0; `ENOMEM` all that is mapped, touched or not, is more than the limit.
+/// `EINVAL` flags are empty, `ONFAULT` alone, or unknown; `EPERM` the limit is 0; `ENOMEM` all that is mapped, touched or not, is more than the limit;
+/// with `CURRENT`, what opening `/proc/self/smaps` says (`EMFILE`): then nothing has changed.
 pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
     const CALL: &str = "mlockall";
     fork::arm();
@@ -259,6 +265,12 @@ pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
     } else {
         Mode::Full
     };
+    // Opened before anything is locked: what cannot be registered is not to be locked.
+    let listing = flags
+        .contains(AllFlags::CURRENT)
+        .then(|| smaps::Listing::open(None))
+        .transpose()
+        .map_err(|error| LockError::plain("mlockall: /proc/self/smaps", errno_of(error)))?;
     kernel::mlockall(flags.bits()).map_err(|errno| match errno {
         Errno::INVAL => LockError::flags(
             CALL,
@@ -269,9 +281,10 @@ pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
     })?;
     state.future = flags.contains(AllFlags::FUTURE).then_some(mode);
     state.future_ever |= state.future.is_some();
-    if flags.contains(AllFlags::CURRENT) {
-        let areas =
-            smaps::locked(None).map_err(|_| LockError::plain("mlockall: smaps", Errno::IO))?;
+    if let Some(listing) = listing {
+        let areas = listing
+            .locked()
+            .map_err(|error| LockError::plain("mlockall: /proc/self/smaps", errno_of(error)))?;
         for area in &areas {
             note_locked(&mut state, area.range(), mode);
         }
@@ -306,10 +319,11 @@ pub fn munlockall() -> Result<(), LockError> {
 }
 
 fn all_but_owned(state: &mut Guard) -> Result<(), Errno> {
+    let listing = smaps::Listing::open(None).map_err(errno_of)?;
     if state.future.is_some() {
         end_future(state)?;
     }
-    for area in smaps::locked(None).map_err(|_| Errno::IO)? {
+    for area in listing.locked().map_err(errno_of)? {
         unlock_mapped(state, area.range(), |_| true, true)?;
     }
     Ok(())
@@ -370,6 +384,8 @@ pub fn munlockall2(flags: AllFlags) -> Result<(), LockError> {
 /// Ends future locking and keeps what is locked.
 fn end_future(state: &mut Guard) -> Result<(), Errno> {
     let tells = smaps::tells_mode();
+    // Opened before anything is marked: what was marked must be found again.
+    let listing = smaps::Listing::open(None).map_err(errno_of)?;
     let before = state.reconcile()?;
     let mode_of = |area: &Area| match tells {
         true if area.on_fault => Mode::OnFault,
@@ -379,7 +395,7 @@ fn end_future(state: &mut Guard) -> Result<(), Errno> {
     };
     match kernel::mlockall(kernel::MCL_CURRENT | kernel::MCL_ONFAULT) {
         Ok(()) => {
-            for area in smaps::locked(None).map_err(|_| Errno::IO)? {
+            for area in listing.locked().map_err(errno_of)? {
                 let mut extra = Vec::new();
                 each_gap(area.range(), before.iter().map(Area::range), |gap| {
                     extra.push(gap);

@@ -148,12 +148,17 @@ impl LockedFileBuilder {
         let Some((offset, len)) = self.range else {
             return Ok((0, size as usize));
         };
-        if offset % PAGE_SIZE as u64 != 0 || offset > size {
+        let wrong = if offset % PAGE_SIZE as u64 != 0 {
+            format!("expected a multiple of {PAGE_SIZE}")
+        } else if offset > size {
+            format!("expected at most {size}, which is the file's size in bytes")
+        } else {
+            String::new()
+        };
+        if !wrong.is_empty() {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
-                format!(
-                    "offset {offset}: expected a multiple of {PAGE_SIZE}, at most the file's {size} bytes"
-                ),
+                format!("offset {offset}: {wrong}"),
             ));
         }
         Ok((offset, len.min(size - offset) as usize))
@@ -393,12 +398,15 @@ impl Drop for LockedFile {
                 std::mem::forget(watcher);
             }
         }
-        if let Some(hold) = self.hold.take() {
-            hold.abandon();
-        }
-        if !self.address.is_null() {
-            // SAFETY: mapped by `map`, and nothing uses it any more: the watcher has ended, references borrow from `self`.
-            let _ = unsafe { munmap(self.address.cast(), self.len) };
+        let unmap = || {
+            if !self.address.is_null() {
+                // SAFETY: mapped by `map`, and nothing uses it any more: the watcher has ended, references borrow from `self`.
+                let _ = unsafe { munmap(self.address.cast(), self.len) };
+            }
+        };
+        match self.hold.take() {
+            Some(hold) => hold.unmap(unmap),
+            None => unmap(),
         }
     }
 }

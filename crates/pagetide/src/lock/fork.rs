@@ -105,10 +105,13 @@ fn relock(state: &mut State) {
         }
     }
     let segments: Vec<Segment> = state.registry.now().iter().collect();
-    for Segment { range, holders } in segments {
+    for Segment { range, mut holders } in segments {
+        // Other code's locks have ended here with the kernel's.
+        holders.foreign = None;
         let Some(mode) = holders.mode() else { continue };
         let lock = |part: PageRange| kernel::mlock2(part.address(), part.bytes(), mode.kernel());
         if lock(range).is_ok() {
+            state.registry.now().update(range, |_| holders);
             continue;
         }
         // Parts of it may not have been inherited.

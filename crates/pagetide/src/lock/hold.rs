@@ -1,14 +1,15 @@
 //! Locks with an owner: counted, so that a page stays locked until the last owner lets go.
 use std::marker::PhantomData;
 
-use pagetide_kernel::{PageRange, mlock as kernel};
+use pagetide_kernel::limits::LockLimits;
+use pagetide_kernel::{PAGE_SIZE, PageRange, mlock as kernel, smaps};
 use rustix::io::Errno;
 
 use super::calls::uncharged;
 use super::error::LockError;
 use super::flags::Mode;
 use super::fork;
-use super::state::{each_gap, pages, state};
+use super::state::{State, each_gap, errno_of, pages, state};
 
 /// A slice's pages, locked until this is dropped.
 #[derive(Debug)]
@@ -59,30 +60,33 @@ impl Hold {
     pub fn new(range: PageRange, mode: Mode) -> Result<Hold, LockError> {
         fork::arm();
         let mut state = state();
-        let mut known = Vec::new();
+        let foreign = foreign_locks(&mut state, range);
+        let mut locked: Vec<(PageRange, Mode)> = foreign.clone();
         state.registry.now().for_each_in(range, |segment| {
-            known.push((segment.range, segment.holders.mode()));
+            locked.extend(segment.holders.mode().map(|mode| (segment.range, mode)));
         });
+        locked.sort_unstable_by_key(|(range, _)| range.start);
         let mut parts = Vec::new();
-        let held: Vec<PageRange> = known.iter().map(|(range, _)| *range).collect();
-        each_gap(range, held.into_iter(), |gap| parts.push((gap, None)));
-        parts.extend(known);
+        let known = locked.iter().map(|(range, _)| *range);
+        each_gap(range, known, |gap| parts.push((gap, None)));
+        parts.extend(locked.into_iter().map(|(range, mode)| (range, Some(mode))));
         let mut done = Vec::new();
         for (part, before) in parts {
             // Never weaker than what another owner wants.
             let wanted = before.map_or(mode, |before| before.max(mode));
             if let Err(errno) = kernel::mlock2(part.address(), part.bytes(), wanted.kernel()) {
-                let error = LockError::of_limit("mlock2", errno, uncharged(part));
+                let error = LockError::of_limit("mlock2", errno, uncharged(&mut state, part));
                 done.push((part, before));
                 done.into_iter().for_each(undo);
                 return Err(error);
             }
             done.push((part, before));
         }
-        state
-            .registry
-            .now()
-            .update(range, |holders| holders.held(mode));
+        let registry = state.registry.now();
+        for (part, mode) in foreign {
+            registry.update(part, |holders| holders.with_foreign(mode));
+        }
+        registry.update(range, |holders| holders.held(mode));
         Ok(Hold { range, mode })
     }
 
@@ -91,16 +95,49 @@ impl Hold {
         std::mem::forget(self);
     }
 
-    /// Forgets the lock without a system call: the memory is unmapped next, which unlocks it.
-    pub fn abandon(self) {
+    /// Ends it together with the memory, which `unmap` unmaps: nobody's lock outlives that.
+    pub fn unmap(self, unmap: impl FnOnce()) {
         let mut state = state();
-        let mode = self.mode;
-        state
-            .registry
-            .now()
-            .update(self.range, |holders| holders.released(mode));
+        unmap();
+        state.registry.forget(self.range);
         std::mem::forget(self);
     }
+}
+
+/// What in `range` is locked and nobody knows of: other code's locks, to be left as they are when the owner lets go. None are seen where the kernel cannot be
+/// asked (no descriptor left).
+fn foreign_locks(state: &mut State, range: PageRange) -> Vec<(PageRange, Mode)> {
+    let known = state.registry.now().pages() * PAGE_SIZE as u64;
+    if LockLimits::try_read().is_ok_and(|limits| limits.in_use == known) {
+        // All that the kernel has locked is in the registry. The list itself costs a look at every page table.
+        return Vec::new();
+    }
+    let areas = if state.future_ever {
+        // What the kernel locks by itself is the process's.
+        state.reconcile()
+    } else {
+        smaps::locked(None).map_err(errno_of)
+    };
+    let mut known = Vec::new();
+    state
+        .registry
+        .now()
+        .for_each_in(range, |segment| known.push(segment.range));
+    let mut foreign = Vec::new();
+    let tells = smaps::tells_mode();
+    for area in areas.unwrap_or_default() {
+        let mode = if area.on_fault || !tells {
+            Mode::OnFault
+        } else {
+            Mode::Full
+        };
+        each_gap(
+            area.range().intersection(range),
+            known.iter().copied(),
+            |gap| foreign.push((gap, mode)),
+        );
+    }
+    foreign
 }
 
 fn undo((part, before): (PageRange, Option<Mode>)) {
@@ -114,7 +151,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let mut state = state();
         let mode = self.mode;
-        let mut after = Vec::new();
+        let (mut after, mut refused) = (Vec::new(), Vec::new());
         state.registry.now().for_each_in(self.range, |segment| {
             let before = segment.holders.mode();
             let left = segment.holders.released(mode).mode();
@@ -130,13 +167,20 @@ impl Drop for Hold {
                     }
                 }
                 Some(mode) => {
-                    let _ = kernel::mlock2(part.address(), part.bytes(), mode.kernel());
+                    if kernel::mlock2(part.address(), part.bytes(), mode.kernel()).is_err() {
+                        refused.push(part);
+                    }
                 }
             }
         }
-        state
-            .registry
-            .now()
-            .update(self.range, |holders| holders.released(mode));
+        let registry = state.registry.now();
+        registry.update(self.range, |holders| holders.released(mode).settled());
+        // The limit has been lowered below what is locked. What was full stays so, and is the process's in that mode if it is the process's.
+        for part in refused {
+            registry.update(part, |holders| match holders.process {
+                Some(_) if !holders.owned() => holders.with_process(Some(Mode::Full)),
+                _ => holders,
+            });
+        }
     }
 }

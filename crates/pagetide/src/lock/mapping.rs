@@ -13,7 +13,7 @@ use super::calls::{note_locked, uncharged};
 use super::error::{LimitReport, LockError};
 use super::flags::{LockFlags, Mode};
 use super::fork;
-use super::state::{pages, state};
+use super::state::{errno_of, pages, state};
 
 /// Maps memory and locks it in the mode of `lock`, all or nothing. `file` is the descriptor and the offset in bytes; anonymous memory if `None`.
 /// `MAP_POPULATE` has no effect on memory locked on fault, as in the kernel.
@@ -48,11 +48,12 @@ pub unsafe fn mmap(
     let fixed = flags.contains(MapFlags::FIXED);
     // What is replaced makes room.
     let needed = if fixed {
-        uncharged(pages(address as usize, len).map_err(|errno| LockError::plain(CALL, errno))?)
+        let range = pages(address as usize, len).map_err(|errno| LockError::plain(CALL, errno))?;
+        uncharged(&mut state, range)
     } else {
         bytes.bytes() as u64
     };
-    check_limit(needed)?;
+    check_limit(needed, fixed)?;
     // MAP_LOCKED and MAP_POPULATE would fault in what is to be locked on fault.
     let flags = match mode {
         Mode::OnFault => flags - MapFlags::POPULATE - MapFlags::LOCKED,
@@ -90,9 +91,16 @@ pub unsafe fn mmap(
     }
 }
 
-/// Refuses what the lock limit has no room for, as the kernel's `mmap` does for `MAP_LOCKED`.
-fn check_limit(needed: u64) -> Result<(), LockError> {
-    let limits = LockLimits::read();
+/// Refuses what the lock limit has no room for, as the kernel's `mmap` does for `MAP_LOCKED`; with `replaces`, also where the limit's use cannot be read.
+fn check_limit(needed: u64, replaces: bool) -> Result<(), LockError> {
+    let limits = match LockLimits::try_read() {
+        Ok(limits) => limits,
+        Err(error) if replaces => {
+            return Err(LockError::plain("mmap: /proc/self/status", errno_of(error)));
+        }
+        // A new mapping that cannot be locked is unmapped again.
+        Err(_) => return Ok(()),
+    };
     if limits.capable {
         return Ok(());
     }

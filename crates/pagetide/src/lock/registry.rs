@@ -10,6 +10,8 @@ use super::flags::Mode;
 pub struct Holders {
     /// The process, by the calls; locking again replaces the mode.
     pub process: Option<Mode>,
+    /// Other code, by bare system calls, when the first owner came. Noted only while there are owners: the last one leaves the lock as it was found.
+    pub foreign: Option<Mode>,
     /// Owners that want it faulted in.
     pub full: u32,
     /// Owners that want it locked on fault.
@@ -20,22 +22,22 @@ impl Holders {
     /// Nobody.
     pub const NONE: Holders = Holders {
         process: None,
+        foreign: None,
         full: 0,
         on_fault: 0,
     };
 
     /// The mode the kernel is asked for: full if anyone wants it full; `None` if nobody holds it.
     pub fn mode(&self) -> Option<Mode> {
-        if self.full > 0 || self.process == Some(Mode::Full) {
-            Some(Mode::Full)
-        } else if self.on_fault > 0 || self.process.is_some() {
-            Some(Mode::OnFault)
-        } else {
-            None
-        }
+        let owners = match (self.full, self.on_fault) {
+            (0, 0) => None,
+            (0, _) => Some(Mode::OnFault),
+            _ => Some(Mode::Full),
+        };
+        self.process.max(self.foreign).max(owners)
     }
 
-    /// How many hold it, the process counted as one.
+    /// How many hold it, the process counted as one; foreign code not.
     pub fn count(&self) -> u32 {
         u32::from(self.process.is_some()) + self.full + self.on_fault
     }
@@ -45,12 +47,32 @@ impl Holders {
         self.full > 0 || self.on_fault > 0
     }
 
-    /// With the process's lock set to `mode`.
+    /// With the process's lock set to `mode`: the kernel's lock does not nest, so this replaces a foreign one, too.
     #[must_use]
     pub fn with_process(self, mode: Option<Mode>) -> Holders {
         Holders {
             process: mode,
+            foreign: None,
             ..self
+        }
+    }
+
+    /// With a foreign lock in `mode` that has been found.
+    #[must_use]
+    pub fn with_foreign(self, mode: Mode) -> Holders {
+        Holders {
+            foreign: Some(mode),
+            ..self
+        }
+    }
+
+    /// Nobody, where only foreign code is left, which is none of the registry's business.
+    #[must_use]
+    pub fn settled(self) -> Holders {
+        if self.count() == 0 {
+            Holders::NONE
+        } else {
+            self
         }
     }
 
@@ -64,7 +86,7 @@ impl Holders {
         self
     }
 
-    /// With one owner less.
+    /// With one owner less. [`Holders::mode`] of the result is what the kernel is to be left with; [`Holders::settled`] what is to be noted.
     #[must_use]
     pub fn released(mut self, mode: Mode) -> Holders {
         let count = match mode {
@@ -98,6 +120,8 @@ pub struct Registry {
     segments: BTreeMap<u64, Entry>,
     /// Segments held by an owner other than the process.
     owned: usize,
+    /// In all segments.
+    pages: u64,
     /// Used by `update`, kept for its memory.
     taken: Vec<(u64, Entry)>,
 }
@@ -115,6 +139,7 @@ impl Registry {
         Registry {
             segments: BTreeMap::new(),
             owned: 0,
+            pages: 0,
             taken: Vec::new(),
         }
     }
@@ -122,6 +147,11 @@ impl Registry {
     /// Segments in it.
     pub fn len(&self) -> usize {
         self.segments.len()
+    }
+
+    /// Pages that anyone holds.
+    pub fn pages(&self) -> u64 {
+        self.pages
     }
 
     /// Whether nothing is locked.
@@ -231,6 +261,7 @@ impl Registry {
                     && change(entry.holders) == Holders::NONE;
                 if given_up {
                     self.segments.remove(&start);
+                    self.pages -= end - start;
                 }
                 given_up
             }
@@ -238,11 +269,17 @@ impl Registry {
                 let holders = change(Holders::NONE);
                 if holders != Holders::NONE {
                     self.owned += usize::from(holders.owned());
+                    self.pages += end - start;
                     self.segments.insert(start, Entry { end, holders });
                 }
                 true
             }
         }
+    }
+
+    fn uncount(&mut self, start: u64, entry: &Entry) {
+        self.owned -= usize::from(entry.holders.owned());
+        self.pages -= entry.end - start;
     }
 
     /// Forgets who held `within`.
@@ -303,12 +340,13 @@ impl Builder<'_> {
                 break;
             }
             self.taken = rest;
-            self.registry.owned -= usize::from(old_entry.holders.owned());
+            self.registry.uncount(*old, old_entry);
             if *old < start {
                 self.registry.segments.remove(old);
             }
         }
         self.registry.owned += usize::from(entry.holders.owned());
+        self.registry.pages += entry.end - start;
         self.registry.segments.insert(start, entry);
     }
 
@@ -316,7 +354,7 @@ impl Builder<'_> {
         let last = self.next.take();
         self.put(last);
         for (old, entry) in self.taken {
-            self.registry.owned -= usize::from(entry.holders.owned());
+            self.registry.uncount(*old, entry);
             self.registry.segments.remove(old);
         }
     }

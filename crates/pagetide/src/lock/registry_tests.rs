@@ -10,7 +10,7 @@ enum Step {
     Lock(u64, u64, Mode),
     Unlock(u64, u64),
     UnlockMode(u64, u64, Mode),
-    Hold(u64, u64, Mode),
+    Hold(u64, u64, Mode, Option<Mode>),
     Release(usize),
     Forget(u64, u64),
     Relocate(u64, u64, u64, u64),
@@ -26,7 +26,8 @@ fn step() -> impl Strategy<Value = Step> {
         (span(), mode()).prop_map(|((s, e), m)| Step::Lock(s, e, m)),
         span().prop_map(|(s, e)| Step::Unlock(s, e)),
         (span(), mode()).prop_map(|((s, e), m)| Step::UnlockMode(s, e, m)),
-        (span(), mode()).prop_map(|((s, e), m)| Step::Hold(s, e, m)),
+        (span(), mode(), prop::option::of(mode()))
+            .prop_map(|((s, e), m, f)| Step::Hold(s, e, m, f)),
         any::<usize>().prop_map(Step::Release),
         span().prop_map(|(s, e)| Step::Forget(s, e)),
         (span(), span()).prop_map(|((a, b), (c, d))| Step::Relocate(a, b, c, d)),
@@ -40,7 +41,7 @@ fn pages(start: u64, end: u64) -> PageRange {
 fn check(registry: &Registry, model: &[Holders]) {
     let mut seen = vec![Holders::NONE; model.len()];
     let mut last: Option<Segment> = None;
-    let mut owned = 0;
+    let (mut owned, mut locked) = (0, 0);
     for segment in registry.iter() {
         assert!(!segment.range.is_empty() && segment.holders.count() > 0);
         if let Some(last) = last {
@@ -52,6 +53,7 @@ fn check(registry: &Registry, model: &[Holders]) {
             );
         }
         owned += usize::from(segment.holders.owned());
+        locked += segment.range.pages();
         for page in segment.range.iter() {
             seen[page.0 as usize] = segment.holders;
         }
@@ -59,6 +61,7 @@ fn check(registry: &Registry, model: &[Holders]) {
     }
     assert_eq!(seen, model);
     assert_eq!(registry.has_owners(), owned > 0);
+    assert_eq!(registry.pages(), locked);
     for (page, holders) in model.iter().enumerate() {
         assert_eq!(registry.holders(PageNumber(page as u64)), *holders);
     }
@@ -91,15 +94,20 @@ proptest! {
                     registry.update(pages(s, e), change);
                     each(&mut model, s, e, &change);
                 }
-                Step::Hold(s, e, m) => {
+                Step::Hold(s, e, m, foreign) => {
                     held.push((s, e, m));
-                    registry.update(pages(s, e), |h| h.held(m));
-                    each(&mut model, s, e, &|h| h.held(m));
+                    // Found where nobody was known to hold the page.
+                    let change = |h: Holders| match foreign {
+                        Some(f) if h == Holders::NONE => h.with_foreign(f).held(m),
+                        _ => h.held(m),
+                    };
+                    registry.update(pages(s, e), change);
+                    each(&mut model, s, e, &change);
                 }
                 Step::Release(which) if !held.is_empty() => {
                     let (s, e, m) = held.swap_remove(which % held.len());
-                    registry.update(pages(s, e), |h| h.released(m));
-                    each(&mut model, s, e, &|h| h.released(m));
+                    registry.update(pages(s, e), |h| h.released(m).settled());
+                    each(&mut model, s, e, &|h| h.released(m).settled());
                 }
                 Step::Release(_) => {}
                 Step::Forget(s, e) => {
@@ -122,6 +130,21 @@ proptest! {
             check(&registry, &model);
         }
     }
+}
+
+#[test]
+fn the_last_owner_leaves_a_foreign_lock_as_it_was_found() {
+    let mut registry = Registry::new();
+    let found = |h: Holders| h.with_foreign(Mode::OnFault).held(Mode::Full);
+    registry.update(pages(0, 2), found);
+    registry.update(pages(0, 1), |h| {
+        h.with_process(Some(Mode::Full)).with_process(None)
+    });
+    let left = |page| registry.holders(PageNumber(page)).released(Mode::Full);
+    assert_eq!(left(0).mode(), None, "the process has taken it over");
+    assert_eq!(left(1).mode(), Some(Mode::OnFault));
+    registry.update(pages(0, 2), |h| h.released(Mode::Full).settled());
+    assert!(registry.is_empty() && registry.pages() == 0);
 }
 
 #[test]

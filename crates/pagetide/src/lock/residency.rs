@@ -3,7 +3,7 @@ use std::io;
 use std::path::Path;
 
 use pagetide_kernel::mlock::{self, Hint};
-use pagetide_kernel::residency::{CacheView, FileMapping, Frames, UNEVICTABLE};
+use pagetide_kernel::residency::{CacheView, FileMapping, Frames, UNEVICTABLE, cachestat};
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 
 use super::keeper::for_each_run;
@@ -58,7 +58,15 @@ impl Residency {
                 start,
                 end: start.add(WINDOW_PAGES).min(whole.end),
             };
-            let offset = (window.start.0 - whole.start.0) * PAGE_SIZE as u64;
+            let first = window.start.0 - whole.start.0;
+            let offset = first * PAGE_SIZE as u64;
+            start = window.end;
+            // Where nothing is, as in the holes of a sparse file, the cache says so at once.
+            let counted = cachestat(mapping.descriptor(), offset, window.bytes() as u64);
+            if view == CacheView::Whole && counted.is_ok_and(|stat| stat.cached == 0) {
+                append(&mut runs, first, window.pages(), PageState::Absent);
+                continue;
+            }
             let mut cached = vec![0u8; window.pages() as usize];
             view.look(mapping.descriptor(), offset, window, &mut cached)?;
             let mut states: Vec<PageState> = cached
@@ -92,19 +100,22 @@ impl Residency {
                 });
                 tells &= looked.is_ok();
             }
-            let first = window.start.0 - whole.start.0;
             for (index, state) in states.into_iter().enumerate() {
-                match runs.last_mut() {
-                    Some((_, pages, last)) if *last == state => *pages += 1,
-                    _ => runs.push((first + index as u64, 1, state)),
-                }
+                append(&mut runs, first + index as u64, 1, state);
             }
-            start = window.end;
         }
         Ok(Residency {
             size: mapping.size(),
             runs,
             tells_locked: tells,
         })
+    }
+}
+
+/// Adds the `pages` from `first` on, which follow the last run.
+fn append(runs: &mut Vec<(u64, u64, PageState)>, first: u64, pages: u64, state: PageState) {
+    match runs.last_mut() {
+        Some((_, before, last)) if *last == state => *before += pages,
+        _ => runs.push((first, pages, state)),
     }
 }

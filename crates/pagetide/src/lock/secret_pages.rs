@@ -304,12 +304,13 @@ impl Drop for Pages {
                 self.check();
             }
         }
-        if let Some(hold) = self.hold.take() {
-            hold.abandon();
-        }
+        let hold = self.hold.take();
         let start = self.base.wrapping_sub(PAGE_SIZE);
         if inherited && self.in_child == InChild::Absent {
-            // The body is not here, and something else may be. The guards are.
+            // The body is not here, and something else may be, with owners of its own. The guards are.
+            if let Some(hold) = hold {
+                hold.forget();
+            }
             let behind = self.base.wrapping_add(self.body);
             // SAFETY: the two guard pages, inherited and ours.
             unsafe {
@@ -318,7 +319,13 @@ impl Drop for Pages {
             }
             return;
         }
-        // SAFETY: mapped by `new`, and no reference outlives `self`.
-        let _ = unsafe { munmap(start.cast(), self.body + 2 * PAGE_SIZE) };
+        let unmap = || {
+            // SAFETY: mapped by `new`, and no reference outlives `self`.
+            let _ = unsafe { munmap(start.cast(), self.body + 2 * PAGE_SIZE) };
+        };
+        match hold {
+            Some(hold) => hold.unmap(unmap),
+            None => unmap(),
+        }
     }
 }

@@ -75,8 +75,7 @@ impl State {
     /// Compares the registry with the kernel's list. What the kernel does not have locked any more is forgotten (unmapped, or replaced by a new mapping);
     /// once future locking has been used, what the registry does not know is taken for the process's. Returns the locked mappings.
     pub fn reconcile(&mut self) -> Result<Vec<Area>, Errno> {
-        let areas = smaps::locked(None)
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        let areas = smaps::locked(None).map_err(errno_of)?;
         let tells = smaps::tells_mode();
         let mut stale = Vec::new();
         self.registry.now().for_each_in(everything(), |segment| {
@@ -113,6 +112,11 @@ impl State {
         }
         Ok(areas)
     }
+}
+
+/// The number of an error of the file system.
+pub(super) fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
 /// Every page there is.

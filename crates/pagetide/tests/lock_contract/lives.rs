@@ -176,21 +176,6 @@ fn a_range_unmapped_behind_the_registrys_back_is_found_out() {
 }
 
 #[test]
-fn foreign_locks_are_left_alone() {
-    in_child(|| {
-        let (ours, foreign) = (map(2), map(2));
-        mlock2(ours, 0, 2, ONFAULT);
-        raw::mlock2(foreign as usize, 2 * PAGE, 1).unwrap();
-        munlock2(foreign, 0, 2, LOCKED | ONFAULT);
-        for flags in [AllFlags::ONFAULT, AllFlags::CURRENT, AllFlags::FUTURE] {
-            calls::munlockall2(flags).unwrap();
-            assert_eq!(locked_pages(foreign, 2), [true; 2], "{flags:?}");
-        }
-        assert_eq!(locked_pages(ours, 2), [false; 2]);
-    });
-}
-
-#[test]
 fn a_page_is_locked_until_its_last_owner_lets_go() {
     in_child(|| {
         let start = map(4);

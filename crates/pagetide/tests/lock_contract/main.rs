@@ -2,11 +2,13 @@
 #[path = "../lock/mod.rs"]
 mod lock;
 
+mod foreign;
 mod limits;
 mod lives;
 mod modes;
 mod process_wide;
 mod random;
+mod scarce;
 
 use ::pagetide::lock::{self as calls, Errno, LockFlags};
 use lock::PAGE;

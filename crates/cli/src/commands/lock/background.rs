@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 use crate::exit::{Exit, Failure};
 
-/// Starts the background process, and returns when it has everything locked or has failed.
+/// Starts the background process, and returns when it has everything locked or has failed. Prints what that says: its process ID.
 pub fn start() -> Result<u8, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(
@@ -40,9 +40,11 @@ pub fn start() -> Result<u8, Failure> {
     Ok(status.code().map_or(Exit::Failed.code(), |code| code as u8))
 }
 
-/// In the background process: tells the one that started it, and lets go of its terminal.
-pub fn ready(line: &str) -> Result<(), Failure> {
-    let told = std::io::stdout().lock().write_all(line.as_bytes());
+/// In the background process: tells the one that started it its process ID, and the person there what it does, and lets go of their terminal.
+pub fn ready(what: &str) -> Result<(), Failure> {
+    // A closed stderr leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{what}");
+    let told = writeln!(std::io::stdout(), "{}", std::process::id());
     told.and_then(|()| std::io::stdout().flush())
         .map_err(|error| Failure::new(Exit::Failed, format!("stdout: {error}")))?;
     if let Ok(null) = std::fs::OpenOptions::new()

@@ -5,54 +5,85 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
 
-/// Regular files in the order of naming, each once however many names it has. Below directories, links and special files are passed over.
-pub fn expand(named: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
+/// A file to work on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Named itself, not below a directory that was.
+    pub named: bool,
+}
+
+/// Regular files in the order of naming, each once however many names it has. Below directories, links and special files are passed over. The first thing that
+/// cannot be looked at is an error.
+pub fn expand(named: &[PathBuf]) -> Result<Vec<Listed>, Failure> {
+    let (files, failures) = expand_all(named);
+    match failures.into_iter().next() {
+        Some(failure) => Err(failure),
+        None => Ok(files),
+    }
+}
+
+/// The same, with all that could not be looked at beside what could.
+pub fn expand_all(named: &[PathBuf]) -> (Vec<Listed>, Vec<Failure>) {
     let mut found = Found::default();
     for path in named {
-        let meta = std::fs::metadata(path).map_err(|error| unreadable(path, &error))?;
-        if meta.is_dir() {
-            found.below(path)?;
-        } else if meta.is_file() {
-            found.add(path, &meta);
-        } else {
-            return Err(Failure::new(
+        match std::fs::metadata(path) {
+            Err(error) => found.unreadable(path, &error),
+            Ok(meta) if meta.is_dir() => found.below(path),
+            Ok(meta) if meta.is_file() => found.add(path, &meta, true),
+            Ok(_) => found.failures.push(Failure::new(
                 Exit::Usage,
                 format!(
                     "{}: expected a regular file or a directory; this has no pages to keep",
                     path.display()
                 ),
-            ));
+            )),
         }
     }
-    if found.files.is_empty() {
-        return Err(Failure::new(
+    if found.files.is_empty() && found.failures.is_empty() {
+        found.failures.push(Failure::new(
             Exit::Usage,
             "there is no regular file in what was named; expected at least one",
         ));
     }
-    Ok(found.files)
+    (found.files, found.failures)
 }
 
 #[derive(Default)]
 struct Found {
-    files: Vec<PathBuf>,
+    files: Vec<Listed>,
+    failures: Vec<Failure>,
     seen: HashSet<(u64, u64)>,
 }
 
 impl Found {
-    fn add(&mut self, path: &Path, meta: &std::fs::Metadata) {
+    fn add(&mut self, path: &Path, meta: &std::fs::Metadata, named: bool) {
         if self.seen.insert((meta.dev(), meta.ino())) {
-            self.files.push(path.to_owned());
+            let path = path.to_owned();
+            self.files.push(Listed { path, named });
         }
     }
 
-    fn below(&mut self, top: &Path) -> Result<(), Failure> {
+    fn unreadable(&mut self, path: &Path, error: &std::io::Error) {
+        self.failures.push(Failure::new(
+            Exit::Store,
+            format!("{}: cannot be opened ({error})", path.display()),
+        ));
+    }
+
+    fn below(&mut self, top: &Path) {
         let mut directories = vec![top.to_owned()];
         while let Some(directory) = directories.pop() {
-            let failed = |error: std::io::Error| unreadable(&directory, &error);
-            let mut entries = std::fs::read_dir(&directory)
-                .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-                .map_err(failed)?;
+            let listed =
+                std::fs::read_dir(&directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+            let mut entries = match listed {
+                Ok(entries) => entries,
+                Err(error) => {
+                    self.unreadable(&directory, &error);
+                    continue;
+                }
+            };
             entries.sort_by_key(std::fs::DirEntry::file_name);
             for entry in entries {
                 let path = entry.path();
@@ -60,24 +91,19 @@ impl Found {
                 let meta = match entry.metadata() {
                     Ok(meta) => meta,
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                    Err(error) => return Err(unreadable(&path, &error)),
+                    Err(error) => {
+                        self.unreadable(&path, &error);
+                        continue;
+                    }
                 };
                 if meta.is_dir() {
                     directories.push(path);
                 } else if meta.is_file() {
-                    self.add(&path, &meta);
+                    self.add(&path, &meta, false);
                 }
             }
         }
-        Ok(())
     }
-}
-
-fn unreadable(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(
-        Exit::Store,
-        format!("{}: cannot be opened ({error})", path.display()),
-    )
 }
 
 #[cfg(test)]
@@ -94,9 +120,17 @@ mod tests {
         }
         std::fs::hard_link(at("3"), at("a/4")).unwrap();
         std::os::unix::fs::symlink(dir.path(), at("a/loop")).unwrap();
-        let mut files = expand(&[dir.path().to_owned(), at("3")]).unwrap();
-        files.sort();
-        assert_eq!(files, [at("3"), at("a/2"), at("a/b/1")]);
+        let files = expand(&[at("3"), dir.path().to_owned()]).unwrap();
+        let mut below: Vec<PathBuf> = files[1..].iter().map(|file| file.path.clone()).collect();
+        below.sort();
+        assert_eq!(below, [at("a/2"), at("a/b/1")]);
+        let named: Vec<bool> = files.iter().map(|file| file.named).collect();
+        assert_eq!(
+            (&files[0].path, named),
+            (&at("3"), vec![true, false, false])
+        );
+        let (found, failures) = expand_all(&[at("none"), at("3"), "/dev/null".into()]);
+        assert_eq!((found.len(), failures.len()), (1, 2));
         assert_eq!(expand(&[at("none")]).unwrap_err().exit, Exit::Store);
         std::fs::create_dir(at("empty")).unwrap();
         assert_eq!(expand(&[at("empty")]).unwrap_err().exit, Exit::Usage);

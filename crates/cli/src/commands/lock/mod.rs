@@ -3,6 +3,7 @@ mod background;
 pub mod files;
 pub mod parts;
 
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,18 +11,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
+use nix::sys::signal::Signal;
 use pagetide::lock::{Access, Keeper, LockError, LockedFile};
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::{Lock, LockAccess, LockMode};
 use crate::exit::{Exit, Failure};
+use crate::launch::inherited::Inherited;
 use crate::size::{Bytes, Count};
 
 /// Between looks for pages that someone has touched.
 const TICK: Duration = Duration::from_millis(100);
 
 /// Locks the files, and holds on until told to end.
-pub fn lock(options: &Lock) -> Result<u8, Failure> {
+pub fn lock(options: &Lock, inherited: &Inherited) -> Result<u8, Failure> {
     if options.daemon && !options.in_background {
         return background::start();
     }
@@ -30,17 +33,23 @@ pub fn lock(options: &Lock) -> Result<u8, Failure> {
         let _ = rustix::process::setsid();
     }
     let end = Arc::new(AtomicBool::new(false));
-    for signal in [
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ] {
-        signal_hook::flag::register(signal, Arc::clone(&end))
+    // What whoever started it had ignored stays so: `nohup`, or `&` in a script.
+    let heard = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+    for signal in heard.into_iter().filter(|s| !inherited.ignores(*s)) {
+        signal_hook::flag::register(signal as i32, Arc::clone(&end))
             .map_err(|error| Failure::new(Exit::Failed, format!("signals: {error}")))?;
     }
     raise_limits();
     let files = files::expand(&options.files)?;
-    let mut keepers = map(options, &files)?;
+    let (mut keepers, shorter) = map(options, &files)?;
+    if shorter > 0 {
+        // A closed stderr leaves nobody to tell.
+        let _ = writeln!(
+            io::stderr(),
+            "{shorter} of {} files end before the range and are passed over",
+            files.len()
+        );
+    }
     let bytes: u64 = keepers
         .iter()
         .map(|keeper| keeper.file().len() as u64)
@@ -50,7 +59,8 @@ pub fn lock(options: &Lock) -> Result<u8, Failure> {
     Ok(Exit::Ok.code())
 }
 
-fn map(options: &Lock, files: &[PathBuf]) -> Result<Vec<Keeper>, Failure> {
+/// Maps the files, and returns how many of those below directories end before the range.
+fn map(options: &Lock, files: &[files::Listed]) -> Result<(Vec<Keeper>, usize), Failure> {
     let access = match options.access {
         LockAccess::Adaptive => Access::Adaptive,
         LockAccess::Random => Access::Random,
@@ -63,17 +73,32 @@ fn map(options: &Lock, files: &[PathBuf]) -> Result<Vec<Keeper>, Failure> {
         builder = builder.range(offset, len);
     }
     let mut keepers = Vec::with_capacity(files.len());
-    for path in files {
+    let mut shorter = 0;
+    for files::Listed { path, named } in files {
+        let open = File::open(path).map_err(|error| failure(path, "cannot be opened", &error))?;
+        let size = open.metadata().map_or(0, |meta| meta.len());
+        if !named && options.range.is_some_and(|(offset, _)| offset >= size) {
+            shorter += 1;
+            continue;
+        }
         let file = builder
-            .open(path)
+            .map(open)
             .map_err(|error| failure(path, "cannot be locked", &error))?;
         keepers.push((path, file));
+    }
+    if let (Some((offset, _)), []) = (options.range, &keepers[..]) {
+        return Err(Failure::new(
+            Exit::Usage,
+            format!(
+                "--range: it begins at {offset} bytes, and all {shorter} files end before; expected at least one that is longer"
+            ),
+        ));
     }
     if options.mode == LockMode::Now {
         fill(&mut keepers)?;
     }
     let keep = |(_, file)| Keeper::new(file, access);
-    Ok(keepers.into_iter().map(keep).collect())
+    Ok((keepers.into_iter().map(keep).collect(), shorter))
 }
 
 fn fill(files: &mut [(&PathBuf, LockedFile)]) -> Result<(), Failure> {
@@ -127,7 +152,7 @@ fn announce(options: &Lock, files: usize, bytes: u64) -> Result<(), Failure> {
     let many = if files == 1 { "file" } else { "files" };
     let line = format!("{files} {many}, {} {how}", Bytes(bytes));
     if options.in_background {
-        return background::ready(&format!("{line}; process {}\n", std::process::id()));
+        return background::ready(&line);
     }
     let until = match options.hold_for {
         Some(time) => format!("for {} s", time.as_secs_f64()),
