@@ -72,9 +72,12 @@ fn kibibytes(status: &str, name: &str) -> Option<u64> {
     number.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
-/// `VmLck` of a process, in bytes.
-pub fn locked_bytes(pid: u32) -> std::io::Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+/// `VmLck` of process `pid` (this one if `None`), in bytes.
+pub fn locked_bytes(pid: Option<u32>) -> std::io::Result<u64> {
+    let status = match pid {
+        Some(pid) => std::fs::read_to_string(format!("/proc/{pid}/status"))?,
+        None => std::fs::read_to_string("/proc/self/status")?,
+    };
     // A kernel thread, or a process that has ended, has none.
     Ok(kibibytes(&status, "VmLck").unwrap_or(0))
 }

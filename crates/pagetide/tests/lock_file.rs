@@ -101,6 +101,76 @@ fn touched_pages_are_locked_and_nothing_else_is_read() {
     });
 }
 
+/// Has the file read into the page cache in folios of 2 MiB, where its file system can.
+fn in_large_folios(path: &Path, pages: usize) {
+    let file = File::open(path).unwrap();
+    // SAFETY: a new mapping, read below and unmapped.
+    unsafe {
+        let (read, shared) = (rustix::mm::ProtFlags::READ, rustix::mm::MapFlags::SHARED);
+        let at = rustix::mm::mmap(std::ptr::null_mut(), pages * PAGE, read, shared, &file, 0);
+        let at = at.unwrap();
+        // Refused by kernels without huge pages.
+        let _ = rustix::mm::madvise(at, pages * PAGE, rustix::mm::Advice::LinuxHugepage);
+        for page in 0..pages {
+            at.cast::<u8>().add(page * PAGE).read_volatile();
+        }
+        rustix::mm::munmap(at, pages * PAGE).unwrap();
+    }
+}
+
+#[test]
+fn exactly_what_is_touched_is_locked_of_a_cached_file_too() {
+    const PAGES: usize = 4096;
+    let scratch = Scratch::new("exact", PAGES);
+    scratch.cold();
+    in_large_folios(&scratch.0, PAGES);
+    let touched = [0, 1, 17, 600, 4095];
+    for sharing in [Sharing::ReadOnly, Sharing::Private] {
+        in_child(|| {
+            let builder = LockedFile::builder().sharing(sharing);
+            let file = match builder.clone().access(Access::Exact).open(&scratch.0) {
+                Ok(file) => file,
+                Err(error) if error.kind() == std::io::ErrorKind::Unsupported => {
+                    return skipped("exactly_what_is_touched", "no WP_ASYNC here");
+                }
+                Err(error) => panic!("{error}"),
+            };
+            for page in touched {
+                read(&file, page);
+            }
+            let resident = |file: &LockedFile| area_of(file.as_ptr()).resident as usize / PAGE;
+            assert_eq!(resident(&file), touched.len());
+            assert!(area_of(file.as_ptr()).locked && vmlck() == (PAGES * PAGE) as u64);
+            file.load(std::slice::from_ref(&(600 * PAGE..700 * PAGE)))
+                .unwrap();
+            assert_eq!(resident(&file), touched.len() + 99);
+            // Without it, the kernel maps what is around: that the comparison means something.
+            let around = builder.access(Access::Random).open(&scratch.0).unwrap();
+            for page in touched {
+                read(&around, page);
+            }
+            assert!(resident(&around) > touched.len());
+        });
+    }
+}
+
+#[test]
+fn an_exact_private_copy_can_be_written_and_inherited() {
+    let scratch = Scratch::new("exact-private", 8);
+    in_child(|| {
+        let mut builder = LockedFile::builder();
+        builder = builder.sharing(Sharing::Private).access(Access::Exact);
+        let Ok(mut file) = builder.open(&scratch.0) else {
+            return skipped("an_exact_private_copy", "no WP_ASYNC here");
+        };
+        // SAFETY: nobody changes the file.
+        let bytes = unsafe { file.as_mut_slice() }.unwrap();
+        bytes[5 * PAGE] = 99;
+        assert_eq!((bytes[5 * PAGE], bytes[5 * PAGE + 1]), (99, byte(5, 1)));
+        in_child(|| assert_eq!((bytes[5 * PAGE], bytes[7 * PAGE]), (99, byte(7, 0))));
+    });
+}
+
 #[test]
 fn dense_access_has_the_rest_read_ahead() {
     let scratch = Scratch::new("dense", 16_384);

@@ -11,9 +11,9 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 180.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 50.0;
-const COLOURS: [&str; 10] = [
+const COLOURS: [&str; 11] = [
     "#888888", "#1f77b4", "#d62728", "#e6a3a3", "#d98880", "#c0392b", "#2ca02c", "#98d594",
-    "#111111", "#9467bd",
+    "#17becf", "#111111", "#9467bd",
 ];
 
 /// The picture as SVG.

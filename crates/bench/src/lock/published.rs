@@ -13,6 +13,10 @@ pub fn of(strategy: Strategy) -> Option<(f64, f64)> {
         Strategy::Handler8 => Some((0.068, 38204.1)),
         Strategy::Handler16 => Some((0.044, 29671.2)),
         Strategy::OnFault => Some((0.189, 17904.9)),
-        Strategy::None | Strategy::OnFaultRandom | Strategy::Adaptive | Strategy::Prefetch => None,
+        Strategy::None
+        | Strategy::OnFaultRandom
+        | Strategy::OnFaultExact
+        | Strategy::Adaptive
+        | Strategy::Prefetch => None,
     }
 }

@@ -27,6 +27,8 @@ pub enum Strategy {
     OnFault,
     /// The same with read-around off (`MADV_RANDOM`).
     OnFaultRandom,
+    /// Pagetide's `LockedFile` that locks exactly what is touched (`Access::Exact`).
+    OnFaultExact,
     /// Pagetide's `LockedFile`.
     Adaptive,
     /// The same with read-around off, and `LockedFile::prefetch` of the accesses to come, so many at a time: only for who knows them.
@@ -35,7 +37,7 @@ pub enum Strategy {
 
 impl Strategy {
     /// All, in the order of the text of 2015.
-    pub const ALL: [Strategy; 10] = [
+    pub const ALL: [Strategy; 11] = [
         Strategy::None,
         Strategy::Whole,
         Strategy::EachAccess,
@@ -44,6 +46,7 @@ impl Strategy {
         Strategy::Handler16,
         Strategy::OnFault,
         Strategy::OnFaultRandom,
+        Strategy::OnFaultExact,
         Strategy::Adaptive,
         Strategy::Prefetch,
     ];
@@ -77,6 +80,7 @@ impl Strategy {
             Strategy::Handler16 => "handler-16",
             Strategy::OnFault => "on-fault",
             Strategy::OnFaultRandom => "on-fault-random",
+            Strategy::OnFaultExact => "on-fault-exact",
             Strategy::Adaptive => "adaptive",
             Strategy::Prefetch => "prefetch",
         }

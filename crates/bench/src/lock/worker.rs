@@ -115,9 +115,10 @@ fn set_up(task: &Task, size: usize) -> Result<Mapping, String> {
         File::open(&task.file).map_err(|error| format!("{}: {error}", task.file.display()))?;
     let text = |error: lock::LockError| error.to_string();
     let start = match task.strategy {
-        Strategy::Adaptive | Strategy::Prefetch => {
+        Strategy::Adaptive | Strategy::Prefetch | Strategy::OnFaultExact => {
             let access = match task.strategy {
                 Strategy::Prefetch => Access::Random,
+                Strategy::OnFaultExact => Access::Exact,
                 _ => Access::Adaptive,
             };
             let file = LockedFile::builder()

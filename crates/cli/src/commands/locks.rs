@@ -69,7 +69,7 @@ struct MappingReport {
 
 impl Report {
     fn read(pid: u32) -> std::io::Result<Report> {
-        let vmlck_bytes = limits::locked_bytes(pid)?;
+        let vmlck_bytes = limits::locked_bytes(Some(pid))?;
         let areas = smaps::locked(Some(pid))?;
         // Found out by locking a page, which this process may not be allowed to.
         let tells = areas.iter().any(|area| area.on_fault) || smaps::tells_mode();

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use pagetide_kernel::mlock::{self, Hint};
+use pagetide_kernel::uffd::Uffd;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::error::LockError;
+use super::exact::without_fault_around;
 use super::flags::Mode;
 use super::hold::Hold;
 pub use super::watch::WatchStatistics;
@@ -25,8 +27,11 @@ pub enum Access {
     /// Nothing at first; then as the program is seen to need. A thread watches, which costs nothing while there are no major faults.
     #[default]
     Adaptive,
-    /// The page alone (`MADV_RANDOM`).
+    /// Read the page alone (`MADV_RANDOM`). What is in the page cache around it is mapped, and so locked, too.
     Random,
+    /// The page alone is read, mapped and locked, whatever the page cache holds around it. Each page costs a fault of its own, also of a file that is cached.
+    /// In a forked child as `Random`. Needs userfaultfd with `WP_ASYNC` (Linux 6.7); with [`Mode::Full`] it means nothing.
+    Exact,
     /// What follows it, far ahead (`MADV_SEQUENTIAL`).
     Sequential,
     /// The device's read-around (`MADV_NORMAL`).
@@ -104,13 +109,18 @@ impl LockedFileBuilder {
             writable: self.sharing == Sharing::Private,
             hold: None,
             watcher: None,
+            exact: None,
             shared: Arc::default(),
             pid: std::process::id(),
         };
         if len == 0 {
             return Ok(locked);
         }
+        let mode = self.mode.unwrap_or(Mode::OnFault);
+        let exact = self.access == Access::Exact && mode == Mode::OnFault;
         let (protection, flags) = match self.sharing {
+            // Of a file that may not be written, userfaultfd takes private mappings only. Read, they are the page cache's own pages as well.
+            Sharing::ReadOnly if exact => (ProtFlags::READ, MapFlags::PRIVATE),
             Sharing::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
             Sharing::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
         };
@@ -129,13 +139,15 @@ impl LockedFileBuilder {
         locked.address = address.cast();
         let range = locked.pages();
         let hint = match self.access {
-            Access::Adaptive | Access::Random => Hint::Random,
+            Access::Adaptive | Access::Random | Access::Exact => Hint::Random,
             Access::Sequential => Hint::Sequential,
             Access::Normal => Hint::Normal,
         };
-        let mode = self.mode.unwrap_or(Mode::OnFault);
         if mode == Mode::OnFault {
             mlock::hint(range, hint)?;
+        }
+        if exact {
+            locked.exact = Some(without_fault_around(range)?);
         }
         locked.hold = Some(Hold::new(range, mode).map_err(io_error)?);
         if self.access == Access::Adaptive && mode == Mode::OnFault {
@@ -173,7 +185,7 @@ fn io_error(error: LockError) -> io::Error {
 ///
 /// Locked are pages that this process touches. What the watcher reads ahead is in the page cache, not locked, until it is touched. The kernel maps what
 /// is in the page cache already around each page that is touched (up to 16 pages, or a whole 2 MiB where the file is cached in folios of that size); that is
-/// locked with it.
+/// locked with it, unless [`Access::Exact`] is asked for.
 ///
 /// If the file is truncated, touching what is gone raises SIGBUS, as in any mapping.
 #[derive(Debug)]
@@ -185,6 +197,8 @@ pub struct LockedFile {
     writable: bool,
     hold: Option<Hold>,
     watcher: Option<JoinHandle<()>>,
+    /// For [`Access::Exact`].
+    exact: Option<Uffd>,
     shared: Arc<Shared>,
     /// A forked child has no watcher to wait for.
     pid: u32,

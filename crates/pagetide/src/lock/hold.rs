@@ -1,8 +1,7 @@
 //! Locks with an owner: counted, so that a page stays locked until the last owner lets go.
 use std::marker::PhantomData;
 
-use pagetide_kernel::limits::LockLimits;
-use pagetide_kernel::{PAGE_SIZE, PageRange, mlock as kernel, smaps};
+use pagetide_kernel::{PAGE_SIZE, PageRange, limits, mlock as kernel, smaps};
 use rustix::io::Errno;
 
 use super::calls::uncharged;
@@ -108,7 +107,7 @@ impl Hold {
 /// asked (no descriptor left).
 fn foreign_locks(state: &mut State, range: PageRange) -> Vec<(PageRange, Mode)> {
     let known = state.registry.now().pages() * PAGE_SIZE as u64;
-    if LockLimits::try_read().is_ok_and(|limits| limits.in_use == known) {
+    if limits::locked_bytes(None).is_ok_and(|charged| charged == known) {
         // All that the kernel has locked is in the registry. The list itself costs a look at every page table.
         return Vec::new();
     }

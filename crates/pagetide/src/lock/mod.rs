@@ -25,6 +25,7 @@
 mod adaptive;
 mod calls;
 mod error;
+mod exact;
 mod file;
 mod flags;
 mod fork;

@@ -79,7 +79,7 @@ pub fn is_root() -> bool {
 
 /// The kernel's charge for this process.
 pub fn vmlck() -> u64 {
-    limits::locked_bytes(std::process::id()).unwrap()
+    limits::locked_bytes(None).unwrap()
 }
 
 /// Fresh private memory of so many pages, with a page without access before and behind, so that neighbours do not merge with it.
