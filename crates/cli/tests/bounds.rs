@@ -57,7 +57,7 @@ macro_rules! bounded {
 }
 
 bounded! {
-    brk_grow_shrink exec_self fork_verify fork_while_writing madvise_hints malloc_patterns map_populate mprotect_readonly
+    brk_grow_shrink exec_self fork_verify fork_while_writing madvise_free_rewritten madvise_hints malloc_patterns map_populate mprotect_readonly
     munmap_whole read_write_buffers static_arrays two_threads_one_page
 }
 

@@ -14,7 +14,7 @@ use pagetide_store::Freeze;
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-use crate::fork_advice::{self, Wish};
+use crate::advice::{self, Wish};
 use crate::next::{Next, set_errno};
 use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child, warden_tid};
 use crate::warden::{AUXILIARY, BELL, LEASES};
@@ -176,7 +176,7 @@ impl Caught {
             let _ = set_inherited(*span, inherited);
         }
         if inherited {
-            fork_advice::each(Wish::Absent, |range| {
+            advice::each(Wish::Absent, |range| {
                 let _ = set_inherited(range, false);
             });
         }

@@ -5,13 +5,13 @@
 //! the only functions it stands in for are those that make processes and threads ([`forking`], [`exec`], [`stacks`]) or say where they may run ([`processors`]).
 #![warn(missing_docs)]
 
+mod advice;
 mod alloc;
 mod config;
 mod control;
 mod counters;
 mod credentials;
 mod exec;
-mod fork_advice;
 mod forking;
 mod lock_all;
 mod locking;

@@ -18,9 +18,9 @@ use pagetide_kernel::thread::{
 };
 use rustix::fs::{Mode, OFlags, open};
 
+use crate::advice::{self, Wish};
 use crate::config::Config;
 use crate::counters::{identify, map_ledger};
-use crate::fork_advice::{self, Wish};
 use crate::refuse::{decline, tight_limits};
 use crate::{control, forking, warden};
 
@@ -400,8 +400,8 @@ fn set_up_child(agent: &'static Agent, inheritance: Inheritance) -> Result<(), S
         .readopt()
         .map_err(|e| format!("register memory: {e}"))?;
     // The kernel has emptied these in the child.
-    fork_advice::each(Wish::Wiped, |range| pager.empty(range));
-    fork_advice::each(Wish::Absent, |range| pager.empty(range));
+    advice::each(Wish::Wiped, |range| pager.empty(range));
+    advice::each(Wish::Absent, |range| pager.empty(range));
     for (generation, fds) in stores.iter().enumerate() {
         pager.store(generation as u8).inherit(fds);
     }

@@ -20,7 +20,7 @@ impl Pager {
     }
 
     /// The first part of `range` that is in.
-    pub(super) fn first_span_in(&self, range: PageRange) -> Option<PageRange> {
+    pub fn first_span_in(&self, range: PageRange) -> Option<PageRange> {
         let spans = self
             .spans
             .lock()

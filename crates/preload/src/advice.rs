@@ -1,4 +1,5 @@
-//! What the program wants of its memory in forked children (`MADV_DONTFORK`, `MADV_WIPEONFORK`), remembered because the agent uses the same
+//! The program's advice about its memory: emptied at once where it may be at any time (`MADV_FREE`), and what it wants of it in forked children
+//! (`MADV_DONTFORK`, `MADV_WIPEONFORK`), remembered because the agent uses the same
 //! advice for its own ends.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -75,17 +76,28 @@ pub fn each(wish: Wish, mut visit: impl FnMut(PageRange)) {
     }
 }
 
+/// Whether all of it is under the pager. Such memory is emptied at once where the program leaves that to the kernel (`MADV_FREE`), which the program must be prepared for:
+/// a page that lingers is written again without a fault, and would be resident without being counted.
+fn is_governed(address: *mut libc::c_void, len: usize) -> bool {
+    let range = PageRange::covering(address as usize, len);
+    agent().is_some_and(|agent| own_stack::with(|| agent.pager.first_span_in(range) == Some(range)))
+}
+
 /// Stands before `madvise`.
 ///
 /// # Safety
 /// As `madvise`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice: i32) -> i32 {
+    let asked = match advice {
+        libc::MADV_FREE if is_governed(address, len) => libc::MADV_DONTNEED,
+        _ => advice,
+    };
     // SAFETY: the program answers for its advice.
     let result = unsafe {
         syscall6(
             libc::SYS_madvise as usize,
-            [address as usize, len, advice as usize, 0, 0, 0],
+            [address as usize, len, asked as usize, 0, 0, 0],
         )
     };
     if result != 0 {
