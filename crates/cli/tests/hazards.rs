@@ -109,7 +109,7 @@ macro_rules! hazards {
 }
 
 hazards! {
-    bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self
+    addresses_many bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self
     fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
     fork_verify fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten
     madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate mlock_part mprotect_none

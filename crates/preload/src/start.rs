@@ -114,6 +114,9 @@ pub fn warden_tid() -> u32 {
     THREADS.get().map_or(0, |t| t.warden.tid())
 }
 
+/// Set aside for the agent's own memory: page words for all 128 TiB that a program can map (8 bytes a page, 256 GiB), and 64 GiB for everything else.
+const ADDRESS_SPACE_BYTES: usize = (256 + 64) << 30;
+
 /// Called by the loader before `main`.
 pub fn at_load() {
     let Some(config) = Config::from_environment() else {
@@ -123,7 +126,7 @@ pub fn at_load() {
     // SAFETY: prctl(PR_SET_THP_DISABLE) takes plain numbers.
     unsafe { libc::prctl(41, 1, 0, 0, 0) };
     // Reading the environment has used the allocator already; what it mapped is on the list by now, and no warden looks yet.
-    if let Err(errno) = pagetide_kernel::own::arena::set_aside(64 << 30, 256 << 20) {
+    if let Err(errno) = pagetide_kernel::own::arena::set_aside(ADDRESS_SPACE_BYTES, 256 << 20) {
         return decline(
             &config,
             &format!("no address space for the pager ({errno}); raise `ulimit -v`"),

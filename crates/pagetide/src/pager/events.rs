@@ -1,6 +1,6 @@
 //! What the program does to its mappings, followed in the page words.
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagetide_kernel::maps::Maps;
 use pagetide_kernel::sync::LockGuard;
@@ -11,6 +11,9 @@ use rustix::io::Errno;
 use super::Pager;
 use super::fault::FaultThread;
 use super::word::{Place, REMOVED, State};
+
+/// How long moved memory waits for the tables of its new place. The program waits with it.
+const TABLES_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl FaultThread<'_> {
     /// Acts on the events read so far, in their order, then opens the gate. Returns whether there were any.
@@ -228,7 +231,14 @@ impl FaultThread<'_> {
     fn remap(&mut self, from: PageRange, to: PageNumber) {
         let pager = self.pager;
         let target = moved_to(from, to);
-        while pager.table.ensure(target).is_err() {
+        let began = Instant::now();
+        while let Err(errno) = pager.table.ensure(target) {
+            // Memory may come back; address space does not.
+            if began.elapsed() > TABLES_WAIT_MAX {
+                pager.end_process(&format!(
+                    "memory was moved (mremap), and no table can be made for its new place ({errno}): expected 2 MiB of address space for each GiB; raise `ulimit -v`"
+                ));
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut moved = Vec::new();
