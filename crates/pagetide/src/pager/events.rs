@@ -287,7 +287,7 @@ fn halves(range: PageRange) -> Vec<PageRange> {
 }
 
 /// Calls `visit` with each part of `range` between `parts`, which are in order.
-fn each_gap(range: PageRange, parts: &[PageRange], mut visit: impl FnMut(PageRange)) {
+pub(super) fn each_gap(range: PageRange, parts: &[PageRange], mut visit: impl FnMut(PageRange)) {
     let ends = std::iter::once(range.start).chain(parts.iter().map(|part| part.end));
     let starts = parts.iter().map(|part| part.start).chain([range.end]);
     for (start, end) in ends.zip(starts).filter(|(start, end)| start < end) {

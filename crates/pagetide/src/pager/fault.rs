@@ -68,7 +68,8 @@ impl<'p> FaultThread<'p> {
     pub fn run(&mut self) {
         let (mut last_work_ns, mut errands) = (0, 0);
         while !self.pager.closing.load(Relaxed) {
-            if self.pager.park.load(SeqCst) != 0 {
+            // What it is unsure about is settled first: a forked child could not do that.
+            if self.pager.park.load(SeqCst) != 0 && self.doubtful.is_empty() {
                 self.hold_still();
             }
             self.pager.errand.run(&mut errands);

@@ -1,7 +1,10 @@
 //! After a fork, in the child: the memory is there, the registration is not.
+use pagetide_kernel::PageRange;
+use pagetide_kernel::maps::{Backing, Maps};
 use rustix::io::Errno;
 
 use super::Pager;
+use super::events::each_gap;
 use super::word::State;
 
 impl Pager {
@@ -10,11 +13,14 @@ impl Pager {
     ///
     /// Call before any code of the program runs in the child.
     pub fn readopt(&self) -> Result<(), Errno> {
-        let spans = self
-            .spans
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone();
+        let spans = || {
+            let spans = self.spans.lock();
+            spans
+                .unwrap_or_else(|poisoned| poisoned.into_inner())
+                .clone()
+        };
+        self.leave_gaps(&spans())?;
+        let spans = spans();
         for span in &spans {
             self.register_mapped(*span)?;
             let _ = pagetide_kernel::memory::set_inherited(*span, false);
@@ -30,8 +36,31 @@ impl Pager {
         Ok(())
     }
 
+    /// What other threads were just unmapping when the fork came is not here, and of that nobody was told. New memory in its place must not be taken for the old.
+    fn leave_gaps(&self, spans: &[PageRange]) -> Result<(), Errno> {
+        let mut mapped = Vec::new();
+        Maps::open()?.for_each(|mapping| {
+            if mapping.backing == Backing::Anonymous {
+                mapped.push(mapping.range);
+            }
+        })?;
+        for span in spans {
+            let first = mapped.partition_point(|m| m.end <= span.start);
+            let last = mapped.partition_point(|m| m.start < span.end);
+            let parts: Vec<PageRange> = mapped[first..last.max(first)]
+                .iter()
+                .map(|m| m.intersection(*span))
+                .collect();
+            each_gap(*span, &parts, |gap| {
+                self.remove_span(gap);
+                self.empty(gap);
+            });
+        }
+        Ok(())
+    }
+
     /// Registers `span`; where a part of it was left out of the fork by the program's own wish, the rest of it.
-    fn register_mapped(&self, span: pagetide_kernel::PageRange) -> Result<(), Errno> {
+    fn register_mapped(&self, span: PageRange) -> Result<(), Errno> {
         // SAFETY: the child's fault thread, started next, serves these faults; until then nothing touches the memory.
         match unsafe { self.handles().uffd.register(span) } {
             Err(Errno::INVAL | Errno::NOMEM) => self.register_parts(span),
@@ -39,11 +68,11 @@ impl Pager {
         }
     }
 
-    fn register_parts(&self, span: pagetide_kernel::PageRange) -> Result<(), Errno> {
+    fn register_parts(&self, span: PageRange) -> Result<(), Errno> {
         let mut result = Ok(());
-        pagetide_kernel::maps::Maps::open()?.for_each(|mapping| {
+        Maps::open()?.for_each(|mapping| {
             let part = mapping.range.intersection(span);
-            if mapping.backing == pagetide_kernel::maps::Backing::Anonymous && !part.is_empty() {
+            if mapping.backing == Backing::Anonymous && !part.is_empty() {
                 // SAFETY: as above.
                 result = result.and(unsafe { self.handles().uffd.register(part) });
             }
