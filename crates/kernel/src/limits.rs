@@ -40,14 +40,18 @@ impl LockLimits {
         }
     }
 
-    /// Bytes that may be locked beyond those that are; `None` if there is no limit.
-    pub fn left(&self) -> Option<u64> {
+    /// Bytes that may be locked in all; `None` if there is no limit.
+    pub fn room(&self) -> Option<u64> {
         if self.capable {
             return None;
         }
         // The kernel counts whole pages of the limit.
-        self.soft
-            .map(|soft| (soft & !(crate::PAGE_SIZE as u64 - 1)).saturating_sub(self.in_use))
+        self.soft.map(|soft| soft & !(crate::PAGE_SIZE as u64 - 1))
+    }
+
+    /// Bytes that may be locked beyond those that are; `None` if there is no limit.
+    pub fn left(&self) -> Option<u64> {
+        self.room().map(|room| room.saturating_sub(self.in_use))
     }
 }
 

@@ -106,6 +106,12 @@ pub fn mapped_head(range: PageRange) -> PageRange {
     head(pages)
 }
 
+/// Whether any of `range` may be locked: the kernel refuses to call such memory cold. It also refuses `hugetlb` and device memory, and before 5.4 everything.
+/// What is not locked is aged by the question.
+pub fn may_be_locked(range: PageRange) -> bool {
+    hint(range, Hint::Cold) == Err(Errno::INVAL)
+}
+
 /// Advice that changes no byte that anyone may rely on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
@@ -118,6 +124,8 @@ pub enum Hint {
     Sequential = 2,
     /// Start reading now, do not wait.
     WillNeed = 3,
+    /// Unlikely to be used soon (5.4). Refused (`EINVAL`) where memory is locked.
+    Cold = 20,
     /// Not in forked children.
     DontFork = 10,
     /// No huge pages.
@@ -263,5 +271,8 @@ mod tests {
         };
         assert_eq!(mapped_head(first), first);
         assert!(mapped_head(PageRange::EMPTY).is_empty());
+        assert!(!may_be_locked(first));
+        mlock2(address, PAGE_SIZE, MLOCK_ONFAULT).unwrap();
+        assert!(may_be_locked(first));
     }
 }

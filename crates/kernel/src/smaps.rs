@@ -1,5 +1,5 @@
 //! `/proc/PID/smaps`: mappings with what is resident and locked, and how.
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, Read};
 
 use crate::page::PageRange;
 
@@ -35,6 +35,11 @@ pub struct Area {
 }
 
 impl Area {
+    /// Memory of `memfd_secret`, which the kernel locks by itself.
+    pub fn is_secret(&self) -> bool {
+        self.name.starts_with("/secretmem")
+    }
+
     /// Its pages.
     pub fn range(&self) -> PageRange {
         PageRange::covering(self.start, self.end - self.start)
@@ -59,17 +64,9 @@ impl Listing {
     /// pages.
     pub fn for_each(self, mut visit: impl FnMut(Area)) -> io::Result<()> {
         let mut area: Option<Area> = None;
-        let mut line = Vec::new();
-        // Whole pages of text: fewer, larger reads are more consistent and faster.
-        let mut file = BufReader::with_capacity(1 << 17, self.0);
-        loop {
-            line.clear();
-            if file.read_until(b'\n', &mut line)? == 0 {
-                break;
-            }
-            let text = String::from_utf8_lossy(&line);
-            let text = text.trim_end_matches('\n');
-            match head(text) {
+        self.for_each_line(|line| {
+            let text = String::from_utf8_lossy(line);
+            match head(&text) {
                 Some(next) => {
                     if let Some(done) = area.replace(next) {
                         visit(done);
@@ -77,13 +74,38 @@ impl Listing {
                 }
                 None => {
                     if let Some(area) = &mut area {
-                        detail(area, text);
+                        detail(area, &text);
                     }
                 }
             }
-        }
+        })?;
         area.into_iter().for_each(visit);
         Ok(())
+    }
+
+    /// With a buffer on the stack: where future locking has used up the lock limit, there may be no new memory.
+    fn for_each_line(mut self, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
+        let mut buffer = [0u8; 1 << 14];
+        let mut filled = 0;
+        loop {
+            let read = self.0.read(&mut buffer[filled..])?;
+            if read == 0 {
+                return Ok(());
+            }
+            filled += read;
+            let end = buffer[..filled].iter().rposition(|byte| *byte == b'\n');
+            let Some(end) = end else {
+                if filled == buffer.len() {
+                    return Err(io::ErrorKind::InvalidData.into());
+                }
+                continue;
+            };
+            buffer[..end]
+                .split(|byte| *byte == b'\n')
+                .for_each(&mut visit);
+            buffer.copy_within(end + 1..filled, 0);
+            filled -= end + 1;
+        }
     }
 
     /// The locked mappings, as they are now.

@@ -101,6 +101,11 @@ impl Lock {
         LockGuard(self)
     }
 
+    /// In a forked child: open, whoever held it at the fork is not here.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Release);
+    }
+
     /// Takes the lock if it is open.
     pub fn try_lock(&self) -> Option<LockGuard<'_>> {
         self.0

@@ -343,6 +343,7 @@ fn over_the_limit_nothing_is_mapped() {
             let text = std::fs::read_to_string("/proc/self/statm").unwrap();
             text.split(' ').next().unwrap().parse::<usize>().unwrap()
         };
+        lock::settle();
         let before = size();
         let error = LockedFile::open(&scratch).unwrap_err();
         let inner = error.get_ref().and_then(|e| e.downcast_ref::<LockError>());
@@ -453,5 +454,23 @@ fn a_keeper_of_a_file_that_is_not_the_users_takes_nothing_for_cached_that_is_not
         if let Ok(stat) = cachestat(told.as_fd(), 0, 512 * 4096) {
             assert!(keeper.locked_bytes() <= stat.cached * 4096);
         }
+    });
+}
+
+#[test]
+fn a_child_that_starts_with_nothing_can_fill_it() {
+    let scratch = Scratch::new("child-fill", 16);
+    in_child(|| {
+        calls::set_fork_policy(calls::ForkPolicy::Drop);
+        let builder = LockedFile::builder().mode(Mode::Full);
+        let mut file = builder.open(&scratch).unwrap();
+        in_child(|| {
+            assert_eq!(vmlck(), 0);
+            file.fill(|_| ()).unwrap();
+            assert_eq!(vmlck(), 16 * PAGE as u64);
+            assert!(area_of(file.as_ptr()).locked);
+            drop(file);
+            assert_eq!(vmlck(), 0);
+        });
     });
 }

@@ -226,3 +226,26 @@ fn it_is_compared_and_shown_without_its_bytes() {
         assert!(shown.contains('9') && !shown.contains("sword") && !shown.contains("115"));
     });
 }
+
+#[test]
+fn a_child_in_which_a_part_of_it_is_not_locked_keeps_no_secret_there() {
+    in_child(|| {
+        become_user(1 << 20);
+        let mut secret = SecretBuf::new(64 * PAGE).unwrap();
+        secret.extend_from_slice(b"x").unwrap();
+        let first = secret.as_slice().as_ptr() as usize & !(PAGE - 1);
+        // SAFETY: in the secret's first page, which lives as long as the process; never read.
+        let first = unsafe { std::slice::from_raw_parts(first as *const u8, 10) };
+        let held = pagetide::lock::hold(first, pagetide::lock::Mode::OnFault).unwrap();
+        let lowered = rustix::process::Rlimit {
+            current: Some(8 * PAGE as u64),
+            maximum: Some(1 << 20),
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Memlock, lowered).unwrap();
+        in_child(|| {
+            assert!(matches!(secret.resize(5 * PAGE), Err(SecretError::Lock(_))));
+            assert!(secret.is_empty());
+        });
+        drop(held);
+    });
+}

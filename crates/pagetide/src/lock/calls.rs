@@ -1,11 +1,11 @@
 //! The calls of the contract, for the process.
+use pagetide_kernel::limits::LockLimits;
 use pagetide_kernel::smaps::Area;
 use pagetide_kernel::{PageRange, mlock as kernel, smaps};
 use rustix::io::Errno;
 
 use super::error::LockError;
 use super::flags::{AllFlags, LockFlags, Mode};
-use super::fork;
 use super::registry::{Holders, Segment};
 use super::state::{Guard, State, each_gap, errno_of, everything, pages, state};
 
@@ -25,10 +25,10 @@ pub fn mlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), Lo
             "LOCKED (1) or ONFAULT (2)",
         ));
     };
-    fork::arm();
     let mut state = state();
     let result = kernel::mlock2(address as usize, len, mode.kernel());
-    let range = pages(address as usize, len).map_err(|errno| LockError::plain(CALL, errno))?;
+    let range = pages(address as usize, len)
+        .map_err(|errno| LockError::of_limit(CALL, result.err().unwrap_or(errno), len as u64))?;
     match result {
         Ok(()) => {
             note_locked(&mut state, range, mode);
@@ -84,23 +84,21 @@ pub(super) fn uncharged(state: &mut State, range: PageRange) -> u64 {
     (range.bytes() as u64).saturating_sub(charged)
 }
 
-/// Registers what the kernel has locked of `range` although the call failed.
+/// Registers what the kernel has locked of `range` although the call failed: what comes before a hole, or all of it where faulting in failed.
 fn adopt(state: &mut State, range: PageRange, mode: Mode) {
-    match smaps::locked(None) {
-        Ok(areas) => {
-            for area in areas {
-                let part = area.range().intersection(range);
-                state.registry.set_process(part, Some(mode));
-            }
-        }
-        Err(_) => {
-            // No descriptor left, say. What comes before a hole has been locked, and all of it where faulting in failed. Should it be more than the kernel
-            // locked: that is found out when the two are compared, where an entry too few would not be.
-            let head = kernel::mapped_head(range);
-            if head != range || mode == Mode::Full {
-                state.registry.set_process(head, Some(mode));
-            }
-        }
+    let head = kernel::mapped_head(range);
+    let parts = match smaps::locked(None) {
+        Ok(areas) => areas
+            .iter()
+            .filter(|area| !area.is_secret())
+            .map(|area| area.range().intersection(head))
+            .collect(),
+        // No descriptor left, say. Should it be more than the kernel locked: that is found out when the two are compared, where an entry too few would not be.
+        Err(_) if head != range || mode == Mode::Full => vec![head],
+        Err(_) => Vec::new(),
+    };
+    for part in parts.into_iter().filter(|part| !part.is_empty()) {
+        note_locked(state, part, mode);
     }
 }
 
@@ -258,19 +256,28 @@ pub fn forget(address: *const u8, len: usize) {
 /// with `CURRENT`, what opening `/proc/self/smaps` says (`EMFILE`): then nothing has changed.
 pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
     const CALL: &str = "mlockall";
-    fork::arm();
     let mut state = state();
     let mode = if flags.contains(AllFlags::ONFAULT) {
         Mode::OnFault
     } else {
         Mode::Full
     };
+    let unreadable = |error| LockError::plain("mlockall: /proc/self/smaps", errno_of(error));
+    let current = flags.contains(AllFlags::CURRENT);
+    let future = flags.contains(AllFlags::FUTURE);
     // Opened before anything is locked: what cannot be registered is not to be locked.
-    let listing = flags
-        .contains(AllFlags::CURRENT)
-        .then(|| smaps::Listing::open(None))
-        .transpose()
-        .map_err(|error| LockError::plain("mlockall: /proc/self/smaps", errno_of(error)))?;
+    let listing = current.then(|| smaps::Listing::open(None));
+    let listing = listing.transpose().map_err(unreadable)?;
+    let mut foreign = Vec::new();
+    if future && !current && !state.future_ever {
+        // From now on what the registry does not know is the process's, but not this.
+        for area in smaps::locked(None).map_err(unreadable)? {
+            let mut known = Vec::new();
+            let registry = state.registry.now();
+            registry.for_each_in(area.range(), |segment| known.push(segment.range));
+            each_gap(area.range(), known.into_iter(), |gap| foreign.push(gap));
+        }
+    }
     kernel::mlockall(flags.bits()).map_err(|errno| match errno {
         Errno::INVAL => LockError::flags(
             CALL,
@@ -279,13 +286,12 @@ pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
         ),
         _ => LockError::of_limit(CALL, errno, address_space_bytes()),
     })?;
-    state.future = flags.contains(AllFlags::FUTURE).then_some(mode);
-    state.future_ever |= state.future.is_some();
+    state.future = future.then_some(mode);
+    state.future_ever |= future;
+    state.foreign_before.extend(foreign);
     if let Some(listing) = listing {
-        let areas = listing
-            .locked()
-            .map_err(|error| LockError::plain("mlockall: /proc/self/smaps", errno_of(error)))?;
-        for area in &areas {
+        state.foreign_before.clear();
+        for area in &listing.locked().map_err(unreadable)? {
             note_locked(&mut state, area.range(), mode);
         }
     }
@@ -299,10 +305,12 @@ fn address_space_bytes() -> u64 {
     pages.unwrap_or(0u64) * pagetide_kernel::PAGE_SIZE as u64
 }
 
-/// Unlocks everything, foreign locks included, and ends future locking. Pages that an owner holds stay locked without a gap.
+/// Unlocks everything, foreign locks included, and ends future locking. Pages that an owner holds stay locked, without a gap unless future locking is to be ended where the
+/// limit is short (see [`munlockall2`]).
 ///
 /// # Errors
-/// What the kernel says, which on stock kernels is nothing.
+/// With owners only: what opening `/proc/self/smaps` says; `ENOMEM` if future locking cannot be ended without losing an owner's lock, because the limit has
+/// been lowered below what owners hold: the rest is unlocked then.
 pub fn munlockall() -> Result<(), LockError> {
     const CALL: &str = "munlockall";
     let mut state = state();
@@ -311,16 +319,22 @@ pub fn munlockall() -> Result<(), LockError> {
     } else {
         kernel::munlockall()
     };
-    result.map_err(|errno| LockError::plain(CALL, errno))?;
+    result.map_err(|errno| LockError::of_limit(CALL, errno, 0))?;
     state.registry.set_process(everything(), None);
     state.future = None;
     state.future_ever = false;
+    state.foreign_before.clear();
     Ok(())
 }
 
 fn all_but_owned(state: &mut Guard) -> Result<(), Errno> {
+    // Opened before anything is unlocked, to be read when nothing more is locked by itself.
     let listing = smaps::Listing::open(None).map_err(errno_of)?;
     if state.future.is_some() {
+        // The less is locked, the less must be locked again.
+        for area in smaps::locked(None).map_err(errno_of)? {
+            unlock_mapped(state, area.range(), |_| true, true)?;
+        }
         end_future(state)?;
     }
     for area in listing.locked().map_err(errno_of)? {
@@ -353,7 +367,8 @@ fn unlock_mapped(
 /// everything is unlocked and locked again, and a page can leave memory in that moment.
 ///
 /// # Errors
-/// `EINVAL` flags are empty or unknown; an I/O error if `/proc/self/smaps` cannot be read.
+/// `EINVAL` flags are empty or unknown; what opening `/proc/self/smaps` says; `ENOMEM` if ending the future would lose locks, because the limit has been lowered
+/// below what is locked: future locking goes on then.
 pub fn munlockall2(flags: AllFlags) -> Result<(), LockError> {
     const CALL: &str = "munlockall2";
     if !flags.is_subset() {
@@ -376,7 +391,7 @@ pub fn munlockall2(flags: AllFlags) -> Result<(), LockError> {
     }
     let ends = flags.contains(AllFlags::FUTURE) || on_fault && state.future == Some(Mode::OnFault);
     if ends && state.future.is_some() {
-        end_future(&mut state).map_err(failed)?;
+        end_future(&mut state).map_err(|errno| LockError::of_limit(CALL, errno, 0))?;
     }
     Ok(())
 }
@@ -405,7 +420,14 @@ fn end_future(state: &mut Guard) -> Result<(), Errno> {
                 }
             }
         }
-        Err(Errno::NOMEM | Errno::PERM) => kernel::munlockall()?,
+        Err(refused @ (Errno::NOMEM | Errno::PERM)) => {
+            let limits = LockLimits::try_read().map_err(errno_of)?;
+            let again: u64 = before.iter().map(|area| area.range().bytes() as u64).sum();
+            if limits.room().is_some_and(|room| again > room) {
+                return Err(refused);
+            }
+            kernel::munlockall()?;
+        }
         Err(other) => return Err(other),
     }
     state.future = None;

@@ -1,18 +1,18 @@
 //! Forked children: the kernel drops all locks in them, and the registry's are taken again.
-// `pthread_atfork` is an interface of the C library.
+// `pthread_atfork` is an interface of the C library; a page tells the process from its forked children.
 #![allow(unsafe_code)]
 use std::cell::UnsafeCell;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use pagetide_kernel::mlock as kernel;
-use pagetide_kernel::{PageRange, maps::Maps};
+use pagetide_kernel::mlock::{self as kernel, Hint};
+use pagetide_kernel::own::Mapping;
+use pagetide_kernel::{PAGE_SIZE, PageRange, maps::Maps};
 use rustix::io::Errno;
 
 use super::flags::Mode;
 use super::journal::Journal;
 use super::registry::Segment;
-use super::state::{Guard, State, state};
+use super::state::{self, Guard, State, everything, state};
 
 /// What a forked child does with the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,6 @@ pub enum ForkPolicy {
 
 /// What children do from now on; [`ForkPolicy::Relock`] if never said. The child inherits it.
 pub fn set_fork_policy(policy: ForkPolicy) {
-    arm();
     state().policy = policy;
 }
 
@@ -40,38 +39,113 @@ pub fn fork_error() -> Option<Errno> {
     state().fork_error
 }
 
-/// Sees to it that children made with the C library's `fork` are handled. Children of bare `clone` calls are not: they have no locks, and a registry that
-/// says they have.
-pub(super) fn arm() {
-    static ARMED: Once = Once::new();
-    ARMED.call_once(|| {
-        // SAFETY: the handlers live as long as the process; a failure (no memory) leaves children without locks, as the kernel does.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-    });
-}
-
 /// How many forks lie between the first process and this one; changes in every child.
 pub(super) fn generation() -> u64 {
+    attend();
     GENERATION.load(Ordering::Relaxed)
 }
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
+/// Whether this process has been seen to: one word in a page that the kernel empties in a forked child.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+const NEW: u32 = 0;
+const BEING_SEEN_TO: u32 = 1;
+const KNOWN: u32 = 2;
+/// There was a process before a fork, or this one is it.
+static STARTED: AtomicBool = AtomicBool::new(false);
+static HANDLERS: AtomicBool = AtomicBool::new(false);
+
+fn mark() -> &'static AtomicU32 {
+    let made = MARK.load(Ordering::Acquire);
+    // SAFETY: once published, the word stays for the life of the process.
+    if let Some(mark) = unsafe { made.as_ref() } {
+        return mark;
+    }
+    /// Where no page is to be had: children that the handlers do not see to are not noticed then.
+    static PLAIN: AtomicU32 = AtomicU32::new(NEW);
+    let page = Mapping::new(PAGE_SIZE);
+    let page = page.and_then(|page| kernel::hint(page.range(), Hint::WipeOnFork).map(|()| page));
+    let word = match &page {
+        Ok(page) => page.as_ptr().cast::<AtomicU32>(),
+        Err(_) => (&raw const PLAIN).cast_mut(),
+    };
+    let null = std::ptr::null_mut();
+    let published = MARK.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
+    let word = match published {
+        Ok(_) => {
+            page.into_iter().for_each(|page| _ = page.leak());
+            word
+        }
+        Err(first) => first,
+    };
+    // SAFETY: as above; zeroed memory, aligned, of a page that is never unmapped.
+    unsafe { &*word }
+}
+
+/// Sees to this process, if nobody has: children are to be handled from now on, and a child that was not (of a bare `clone`, or of a fork that another thread made
+/// while the first of these calls was under way) begins anew, as it has no locks and what it knows of them may be half done.
+pub(super) fn attend() {
+    let mark = mark();
+    while mark.load(Ordering::Acquire) != KNOWN {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        if mark
+            .compare_exchange(NEW, BEING_SEEN_TO, order, failed)
+            .is_err()
+        {
+            std::thread::yield_now();
+            continue;
+        }
+        if STARTED.swap(true, Ordering::AcqRel) {
+            let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
+            // SAFETY: whoever held the guard or the state is not in this process, and nobody here gets at them before `KNOWN`.
+            unsafe {
+                PARKED.0.get().write(None);
+                state::begin_anew(generation);
+            }
+            PARKED_BY.store(0, Ordering::Relaxed);
+        }
+        if !HANDLERS.load(Ordering::Acquire) {
+            // SAFETY: the handlers live as long as the process. A failure (no memory) leaves children without locks, as the kernel does. Twice is once: see `before`.
+            unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+            HANDLERS.store(true, Ordering::Release);
+        }
+        mark.store(KNOWN, Ordering::Release);
+    }
+}
+
 /// The guard between the handlers, which run on the forking thread.
-struct Parked(UnsafeCell<Option<Guard>>);
-// SAFETY: only reached by the handlers while the state's lock is held by the thread that forks.
+struct Parked(UnsafeCell<Option<std::mem::ManuallyDrop<Guard>>>);
+// SAFETY: only reached by the handlers while the state's lock is held by the thread that forks, and by `attend` while nobody else does.
 unsafe impl Sync for Parked {}
 static PARKED: Parked = Parked(UnsafeCell::new(None));
+/// The thread that is between the handlers, which is the same in the child.
+static PARKED_BY: AtomicUsize = AtomicUsize::new(0);
+
+fn this_thread() -> usize {
+    // SAFETY: no arguments.
+    unsafe { libc::pthread_self() as usize }
+}
 
 extern "C" fn before() {
+    if PARKED_BY.load(Ordering::Relaxed) == this_thread() {
+        // Registered twice: a fork came while they were.
+        return;
+    }
     let guard = state();
     // SAFETY: the state's lock is held, so no other thread is between these handlers.
-    unsafe { *PARKED.0.get() = Some(guard) };
+    unsafe { *PARKED.0.get() = Some(std::mem::ManuallyDrop::new(guard)) };
+    PARKED_BY.store(this_thread(), Ordering::Relaxed);
 }
 
 fn unpark() -> Option<Guard> {
+    if PARKED_BY.load(Ordering::Relaxed) != this_thread() {
+        return None;
+    }
+    PARKED_BY.store(0, Ordering::Relaxed);
     // SAFETY: as in `before`: this thread holds the lock, through the guard taken here.
-    unsafe { (*PARKED.0.get()).take() }
+    let guard = unsafe { (*PARKED.0.get()).take() };
+    guard.map(std::mem::ManuallyDrop::into_inner)
 }
 
 extern "C" fn in_parent() {
@@ -79,20 +153,33 @@ extern "C" fn in_parent() {
 }
 
 extern "C" fn in_child() {
-    GENERATION.fetch_add(1, Ordering::Relaxed);
+    // A child whose fork was not seen to begins anew at its first call.
     let Some(mut state) = unpark() else { return };
+    let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
+    mark().store(KNOWN, Ordering::Release);
     match state.policy {
-        ForkPolicy::Relock => relock(&mut state),
+        ForkPolicy::Relock => relock(&mut state, generation),
         ForkPolicy::Drop => {
             state.registry = Journal::new();
             state.future = None;
             state.future_ever = false;
+            state.lost = vec![(generation, everything())];
         }
     }
 }
 
-fn relock(state: &mut State) {
+/// Locks `range` in `mode` without asking whether all of it can be faulted in (no access): it was locked before the fork, and is so again.
+fn lock(range: PageRange, mode: Mode) -> Result<(), Errno> {
+    kernel::mlock2(range.address(), range.bytes(), kernel::MLOCK_ONFAULT)?;
+    if mode == Mode::Full {
+        let _ = kernel::mlock2(range.address(), range.bytes(), mode.kernel());
+    }
+    Ok(())
+}
+
+fn relock(state: &mut State, generation: u64) {
     state.fork_error = None;
+    state.foreign_before.clear();
     if let Some(mode) = state.future {
         let on_fault = if mode == Mode::OnFault {
             kernel::MCL_ONFAULT
@@ -109,20 +196,30 @@ fn relock(state: &mut State) {
         // Other code's locks have ended here with the kernel's.
         holders.foreign = None;
         let Some(mode) = holders.mode() else { continue };
-        let lock = |part: PageRange| kernel::mlock2(part.address(), part.bytes(), mode.kernel());
-        if lock(range).is_ok() {
-            state.registry.now().update(range, |_| holders);
-            continue;
-        }
+        let refused = match lock(range, mode) {
+            Ok(()) => {
+                state.registry.now().update(range, |_| holders);
+                continue;
+            }
+            Err(errno) => errno,
+        };
         // Parts of it may not have been inherited.
         let mut present = Vec::new();
-        if let Ok(mut maps) = Maps::open() {
-            let _ = maps.for_each(|mapping| present.push(mapping.range.intersection(range)));
+        let listed = Maps::open().and_then(|mut maps| {
+            maps.for_each(|mapping| present.push(mapping.range.intersection(range)))
+        });
+        if listed.is_err() {
+            present = vec![range];
+            state.fork_error = Some(refused);
         }
         state.registry.forget(range);
+        state.lost.push((generation, range));
         for part in present.into_iter().filter(|part| !part.is_empty()) {
-            match lock(part) {
-                Ok(()) => state.registry.now().update(part, |_| holders),
+            match lock(part, mode) {
+                Ok(()) => {
+                    state.registry.now().update(part, |_| holders);
+                    state.found_again(generation, part);
+                }
                 Err(errno) => state.fork_error = Some(errno),
             }
         }

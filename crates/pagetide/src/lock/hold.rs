@@ -1,7 +1,7 @@
 //! Locks with an owner: counted, so that a page stays locked until the last owner lets go.
 use std::marker::PhantomData;
 
-use pagetide_kernel::{PAGE_SIZE, PageRange, limits, mlock as kernel, smaps};
+use pagetide_kernel::{PageRange, mlock as kernel, smaps};
 use rustix::io::Errno;
 
 use super::calls::uncharged;
@@ -21,8 +21,17 @@ pub struct Held<'a> {
 /// Locks the pages of `bytes` on behalf of the owner of what is returned. Other owners may hold the same pages, in the same or the other mode.
 ///
 /// # Errors
-/// As [`mlock2`](super::mlock2); nothing is locked then that was not before.
+/// As [`mlock2`](super::mlock2), and what reading `/proc/self/smaps` says where other code may have locked some of it; nothing is locked then that was
+/// not before.
 pub fn hold(bytes: &[u8], mode: Mode) -> Result<Held<'_>, LockError> {
+    if bytes.is_empty() {
+        // It has an address all the same, of which nothing is known.
+        let hold = Hold::new(PageRange::EMPTY, mode)?;
+        return Ok(Held {
+            hold,
+            _bytes: PhantomData,
+        });
+    }
     let range = pages(bytes.as_ptr() as usize, bytes.len())
         .map_err(|errno| LockError::plain("hold", errno))?;
     Ok(Held {
@@ -48,18 +57,20 @@ impl Held<'_> {
     }
 }
 
-/// The same without a lifetime, for owners that own their mapping. It must be dropped before the memory is unmapped.
+/// The same without a lifetime, for owners that own their mapping. It must be dropped before the memory is unmapped, or with it.
 #[derive(Debug)]
 pub(super) struct Hold {
     range: PageRange,
     mode: Mode,
+    /// The process it was made in, as forks go.
+    generation: u64,
 }
 
 impl Hold {
     pub fn new(range: PageRange, mode: Mode) -> Result<Hold, LockError> {
-        fork::arm();
+        let generation = fork::generation();
         let mut state = state();
-        let foreign = foreign_locks(&mut state, range);
+        let foreign = foreign_locks(&mut state, range)?;
         let mut locked: Vec<(PageRange, Mode)> = foreign.clone();
         state.registry.now().for_each_in(range, |segment| {
             locked.extend(segment.holders.mode().map(|mode| (segment.range, mode)));
@@ -71,9 +82,7 @@ impl Hold {
         parts.extend(locked.into_iter().map(|(range, mode)| (range, Some(mode))));
         let mut done = Vec::new();
         for (part, before) in parts {
-            // Never weaker than what another owner wants.
-            let wanted = before.map_or(mode, |before| before.max(mode));
-            if let Err(errno) = kernel::mlock2(part.address(), part.bytes(), wanted.kernel()) {
+            if let Err(errno) = take(part, before, mode) {
                 let error = LockError::of_limit("mlock2", errno, uncharged(&mut state, part));
                 done.push((part, before));
                 done.into_iter().for_each(undo);
@@ -86,10 +95,19 @@ impl Hold {
             registry.update(part, |holders| holders.with_foreign(mode));
         }
         registry.update(range, |holders| holders.held(mode));
-        Ok(Hold { range, mode })
+        Ok(Hold {
+            range,
+            mode,
+            generation,
+        })
     }
 
-    /// The registry has lost it already (a forked child): nothing is to be undone.
+    /// Whether nothing of it was lost in a fork.
+    pub fn is_whole(&self) -> bool {
+        state().kept(self.range, self.generation) == [self.range]
+    }
+
+    /// The memory is not here any more (a forked child that did not inherit it), and something else may be: nothing is to be undone.
     pub fn forget(self) {
         std::mem::forget(self);
     }
@@ -103,40 +121,56 @@ impl Hold {
     }
 }
 
-/// What in `range` is locked and nobody knows of: other code's locks, to be left as they are when the owner lets go. None are seen where the kernel cannot be
-/// asked (no descriptor left).
-fn foreign_locks(state: &mut State, range: PageRange) -> Vec<(PageRange, Mode)> {
-    let known = state.registry.now().pages() * PAGE_SIZE as u64;
-    if limits::locked_bytes(None).is_ok_and(|charged| charged == known) {
-        // All that the kernel has locked is in the registry. The list itself costs a look at every page table.
-        return Vec::new();
+/// Locks `part`, which was locked as `before` says, for an owner that wants `mode`: never weaker than before.
+fn take(part: PageRange, before: Option<Mode>, mode: Mode) -> Result<(), Errno> {
+    let lock = |mode: Mode| kernel::mlock2(part.address(), part.bytes(), mode.kernel());
+    if before != Some(Mode::Full) {
+        return lock(mode);
     }
+    // What cannot be faulted in (no access) was locked all the same, and is again.
+    lock(Mode::OnFault)?;
+    let _ = lock(Mode::Full);
+    Ok(())
+}
+
+/// What in `range` is locked and nobody knows of: other code's locks, to be left as they are when the owner lets go.
+fn foreign_locks(state: &mut State, range: PageRange) -> Result<Vec<(PageRange, Mode)>, LockError> {
+    if !unknown(state, range).into_iter().any(kernel::may_be_locked) {
+        return Ok(Vec::new());
+    }
+    // The list of what is locked costs a look at every page table.
     let areas = if state.future_ever {
         // What the kernel locks by itself is the process's.
         state.reconcile()
     } else {
         smaps::locked(None).map_err(errno_of)
     };
-    let mut known = Vec::new();
-    state
-        .registry
-        .now()
-        .for_each_in(range, |segment| known.push(segment.range));
-    let mut foreign = Vec::new();
+    let areas = areas.map_err(|errno| LockError::plain("hold: /proc/self/smaps", errno))?;
     let tells = smaps::tells_mode();
-    for area in areas.unwrap_or_default() {
-        let mode = if area.on_fault || !tells {
-            Mode::OnFault
-        } else {
-            Mode::Full
-        };
-        each_gap(
-            area.range().intersection(range),
-            known.iter().copied(),
-            |gap| foreign.push((gap, mode)),
-        );
+    let mut foreign = Vec::new();
+    for gap in unknown(state, range) {
+        for area in &areas {
+            let part = area.range().intersection(gap);
+            if !part.is_empty() {
+                let mode = if area.on_fault || !tells {
+                    Mode::OnFault
+                } else {
+                    Mode::Full
+                };
+                foreign.push((part, mode));
+            }
+        }
     }
-    foreign
+    Ok(foreign)
+}
+
+/// The parts of `range` that nobody is known to hold.
+fn unknown(state: &mut State, range: PageRange) -> Vec<PageRange> {
+    let (mut known, mut gaps) = (Vec::new(), Vec::new());
+    let registry = state.registry.now();
+    registry.for_each_in(range, |segment| known.push(segment.range));
+    each_gap(range, known.into_iter(), |gap| gaps.push(gap));
+    gaps
 }
 
 fn undo((part, before): (PageRange, Option<Mode>)) {
@@ -149,37 +183,43 @@ fn undo((part, before): (PageRange, Option<Mode>)) {
 impl Drop for Hold {
     fn drop(&mut self) {
         let mut state = state();
-        let mode = self.mode;
-        let (mut after, mut refused) = (Vec::new(), Vec::new());
-        state.registry.now().for_each_in(self.range, |segment| {
-            let before = segment.holders.mode();
-            let left = segment.holders.released(mode).mode();
-            if before != left {
-                after.push((segment.range, left));
+        for kept in state.kept(self.range, self.generation) {
+            release(&mut state, kept, self.mode);
+        }
+    }
+}
+
+/// An owner that wanted `range` in `mode` lets go.
+fn release(state: &mut State, range: PageRange, mode: Mode) {
+    let (mut after, mut refused) = (Vec::new(), Vec::new());
+    state.registry.now().for_each_in(range, |segment| {
+        let before = segment.holders.mode();
+        let left = segment.holders.released(mode).mode();
+        if before != left {
+            after.push((segment.range, left));
+        }
+    });
+    for (part, left) in after {
+        match left {
+            None => {
+                if kernel::munlock(part.address(), part.bytes()) == Err(Errno::NOMEM) {
+                    state.registry.forget(part);
+                }
             }
+            Some(mode) => {
+                if kernel::mlock2(part.address(), part.bytes(), mode.kernel()).is_err() {
+                    refused.push(part);
+                }
+            }
+        }
+    }
+    let registry = state.registry.now();
+    registry.update(range, |holders| holders.released(mode).settled());
+    // The limit has been lowered below what is locked. What was full stays so, and is the process's in that mode if it is the process's.
+    for part in refused {
+        registry.update(part, |holders| match holders.process {
+            Some(_) if !holders.owned() => holders.with_process(Some(Mode::Full)),
+            _ => holders,
         });
-        for (part, left) in after {
-            match left {
-                None => {
-                    if kernel::munlock(part.address(), part.bytes()) == Err(Errno::NOMEM) {
-                        state.registry.forget(part);
-                    }
-                }
-                Some(mode) => {
-                    if kernel::mlock2(part.address(), part.bytes(), mode.kernel()).is_err() {
-                        refused.push(part);
-                    }
-                }
-            }
-        }
-        let registry = state.registry.now();
-        registry.update(self.range, |holders| holders.released(mode).settled());
-        // The limit has been lowered below what is locked. What was full stays so, and is the process's in that mode if it is the process's.
-        for part in refused {
-            registry.update(part, |holders| match holders.process {
-                Some(_) if !holders.owned() => holders.with_process(Some(Mode::Full)),
-                _ => holders,
-            });
-        }
     }
 }

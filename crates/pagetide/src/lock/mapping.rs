@@ -12,7 +12,6 @@ use rustix::mm::{self, MapFlags, MremapFlags, ProtFlags};
 use super::calls::{note_locked, uncharged};
 use super::error::{LimitReport, LockError};
 use super::flags::{LockFlags, Mode};
-use super::fork;
 use super::state::{errno_of, pages, state};
 
 /// Maps memory and locks it in the mode of `lock`, all or nothing. `file` is the descriptor and the offset in bytes; anonymous memory if `None`.
@@ -42,18 +41,20 @@ pub unsafe fn mmap(
             "LOCKED (1) or ONFAULT (2)",
         ));
     };
-    fork::arm();
+    if len == 0 {
+        return Err(LockError::plain(CALL, Errno::INVAL));
+    }
     let mut state = state();
     let bytes = pages(0, len).map_err(|errno| LockError::plain(CALL, errno))?;
     let fixed = flags.contains(MapFlags::FIXED);
     // What is replaced makes room.
-    let needed = if fixed {
+    let freed = if fixed {
         let range = pages(address as usize, len).map_err(|errno| LockError::plain(CALL, errno))?;
-        uncharged(&mut state, range)
+        range.bytes() as u64 - uncharged(&mut state, range)
     } else {
-        bytes.bytes() as u64
+        0
     };
-    check_limit(needed, fixed)?;
+    check_limit(bytes.bytes() as u64, freed, fixed)?;
     // MAP_LOCKED and MAP_POPULATE would fault in what is to be locked on fault.
     let flags = match mode {
         Mode::OnFault => flags - MapFlags::POPULATE - MapFlags::LOCKED,
@@ -69,13 +70,12 @@ pub unsafe fn mmap(
     .map_err(|errno| LockError::of_limit(CALL, errno, bytes.bytes() as u64))?;
     let range = PageRange::covering(mapped as usize, len);
     state.registry.forget(range);
-    match kernel::mlock2(mapped as usize, len, mode.kernel()) {
+    // Marked first, and only then faulted in: what cannot be (no access, beyond the end of the file) is locked all the same, as by MAP_LOCKED.
+    match kernel::mlock2(mapped as usize, len, kernel::MLOCK_ONFAULT) {
         Ok(()) => {
-            note_locked(&mut state, range, mode);
-            Ok(mapped)
-        }
-        // No access: locked all the same, there is nothing to fault in.
-        Err(Errno::NOMEM) if protection.is_empty() && mode == Mode::Full => {
+            if mode == Mode::Full {
+                let _ = kernel::mlock2(mapped as usize, len, mode.kernel());
+            }
             note_locked(&mut state, range, mode);
             Ok(mapped)
         }
@@ -91,8 +91,9 @@ pub unsafe fn mmap(
     }
 }
 
-/// Refuses what the lock limit has no room for, as the kernel's `mmap` does for `MAP_LOCKED`; with `replaces`, also where the limit's use cannot be read.
-fn check_limit(needed: u64, replaces: bool) -> Result<(), LockError> {
+/// Refuses what the lock limit has no room for, also when `freed` bytes less are locked, as the kernel's `mmap` does for `MAP_LOCKED`; with `replaces`, also where the
+/// limit's use cannot be read.
+fn check_limit(needed: u64, freed: u64, replaces: bool) -> Result<(), LockError> {
     let limits = match LockLimits::try_read() {
         Ok(limits) => limits,
         Err(error) if replaces => {
@@ -106,12 +107,15 @@ fn check_limit(needed: u64, replaces: bool) -> Result<(), LockError> {
     }
     let errno = if limits.soft == Some(0) {
         Errno::PERM
-    } else if limits.left().is_some_and(|left| needed > left) {
+    } else if limits
+        .room()
+        .is_some_and(|room| limits.in_use.saturating_sub(freed).saturating_add(needed) > room)
+    {
         Errno::AGAIN
     } else {
         return Ok(());
     };
-    let error = LockError::of_limit("mmap", errno, needed);
+    let error = LockError::of_limit("mmap", errno, needed - freed.min(needed));
     debug_assert!(error.report().is_none_or(LimitReport::exceeds));
     Err(error)
 }

@@ -15,7 +15,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprot
 use zeroize::Zeroize;
 
 use super::flags::Mode;
-use super::fork::{arm, generation};
+use super::fork::generation;
 use super::hold::Hold;
 use super::secret::{InChild, SecretError};
 
@@ -90,8 +90,6 @@ impl Pages {
         }
         .map_err(system("mmap", ""))?
         .cast::<u8>();
-        // A secret file has no hold, which would have done so.
-        arm();
         let mut pages = Pages {
             base: start.wrapping_add(PAGE_SIZE),
             body,
@@ -249,13 +247,8 @@ impl Pages {
         if self.in_child == InChild::Absent {
             return Err(SecretError::NotInherited);
         }
-        // Locked again by the fork handler, or not: then it is not to hold a secret.
-        if !super::state::state()
-            .registry
-            .now()
-            .holders(self.range().start)
-            .owned()
-        {
+        // Locked again by the fork handler, or not, or a part of it: then it is not to hold a secret.
+        if !self.hold.as_ref().is_some_and(Hold::is_whole) {
             let hold = Hold::new(self.range(), Mode::OnFault).map_err(SecretError::Lock)?;
             if let Some(old) = self.hold.replace(hold) {
                 old.forget();

@@ -21,8 +21,12 @@ pub(super) struct State {
     pub future: Option<Mode>,
     /// Future locking has been on at some time: locked memory that the registry does not know may be the process's.
     pub future_ever: bool,
+    /// What other code had locked when future locking was first turned on: not the process's, as long as it stays locked.
+    pub foreign_before: Vec<PageRange>,
     pub policy: ForkPolicy,
     pub fork_error: Option<Errno>,
+    /// What the registry lost in a fork: the generation of the child, and the pages. Owners from before have nothing there any more.
+    pub lost: Vec<(u64, PageRange)>,
 }
 
 struct Shared {
@@ -35,14 +39,20 @@ unsafe impl Sync for Shared {}
 
 static SHARED: Shared = Shared {
     lock: Lock::new(),
-    state: UnsafeCell::new(State {
-        registry: Journal::new(),
-        future: None,
-        future_ever: false,
-        policy: ForkPolicy::Relock,
-        fork_error: None,
-    }),
+    state: UnsafeCell::new(State::new()),
 };
+
+/// In a forked child whose fork nobody has seen to: forgets everything, whoever was about to change it.
+///
+/// # Safety
+/// Nobody in this process uses the state.
+pub(super) unsafe fn begin_anew(generation: u64) {
+    let mut anew = State::new();
+    anew.lost = vec![(generation, everything())];
+    // SAFETY: by the caller's word. What was there is not dropped: it may be half changed.
+    unsafe { SHARED.state.get().write(anew) };
+    SHARED.lock.reset();
+}
 
 /// Exclusive use of the state.
 pub(super) struct Guard {
@@ -51,6 +61,7 @@ pub(super) struct Guard {
 
 /// Takes the state. Held across system calls: a full lock of much memory makes others wait.
 pub(super) fn state() -> Guard {
+    super::fork::attend();
     Guard {
         _held: SHARED.lock.lock(),
     }
@@ -72,6 +83,44 @@ impl DerefMut for Guard {
 }
 
 impl State {
+    const fn new() -> State {
+        State {
+            registry: Journal::new(),
+            future: None,
+            future_ever: false,
+            foreign_before: Vec::new(),
+            policy: ForkPolicy::Relock,
+            fork_error: None,
+            lost: Vec::new(),
+        }
+    }
+
+    /// The parts of `range` in which an owner of `generation` still has what it took.
+    pub fn kept(&self, range: PageRange, generation: u64) -> Vec<PageRange> {
+        let mut kept = vec![range];
+        for (_, lost) in self.lost.iter().filter(|(lost, _)| *lost > generation) {
+            let mut rest = Vec::new();
+            for part in kept {
+                each_gap(part, std::iter::once(*lost), |gap| rest.push(gap));
+            }
+            kept = rest;
+        }
+        kept
+    }
+
+    /// Takes `part` out of what was lost in the fork to `generation`.
+    pub fn found_again(&mut self, generation: u64, part: PageRange) {
+        let mut lost = Vec::new();
+        for (of, range) in std::mem::take(&mut self.lost) {
+            if of == generation {
+                each_gap(range, std::iter::once(part), |gap| lost.push((of, gap)));
+            } else {
+                lost.push((of, range));
+            }
+        }
+        self.lost = lost;
+    }
+
     /// Compares the registry with the kernel's list. What the kernel does not have locked any more is forgotten (unmapped, or replaced by a new mapping);
     /// once future locking has been used, what the registry does not know is taken for the process's. Returns the locked mappings.
     pub fn reconcile(&mut self) -> Result<Vec<Area>, Errno> {
@@ -89,6 +138,12 @@ impl State {
                 .now()
                 .update(gap, |holders| holders.with_process(None));
         }
+        let before = std::mem::take(&mut self.foreign_before);
+        for area in &areas {
+            let still = before.iter().map(|range| range.intersection(area.range()));
+            self.foreign_before
+                .extend(still.filter(|range| !range.is_empty()));
+        }
         for area in &areas {
             // A mapping in the other mode than the registry's is not the one that was locked. Full over on-fault is what two owners make.
             let actual = tells.then_some(if area.on_fault {
@@ -96,19 +151,24 @@ impl State {
             } else {
                 Mode::Full
             });
-            let adopted = actual.or(self.future);
+            let adopted = actual.or(self.future).unwrap_or(Mode::OnFault);
             let ever = self.future_ever;
-            self.registry
-                .now()
-                .update(area.range(), |holders| match (holders.process, actual) {
-                    (Some(known), Some(actual)) if !holders.owned() && known != actual => {
-                        holders.with_process(if ever { Some(actual) } else { None })
-                    }
-                    (None, _) if ever && !holders.owned() => {
-                        holders.with_process(adopted.or(Some(Mode::OnFault)))
-                    }
-                    _ => holders,
+            let registry = self.registry.now();
+            registry.update(area.range(), |holders| match (holders.process, actual) {
+                (Some(known), Some(actual)) if !holders.owned() && known != actual => {
+                    holders.with_process(if ever { Some(actual) } else { None })
+                }
+                _ => holders,
+            });
+            if ever {
+                let foreign = self.foreign_before.iter().copied();
+                each_gap(area.range(), foreign, |part| {
+                    registry.update(part, |holders| match holders.process {
+                        None if !holders.owned() => holders.with_process(Some(adopted)),
+                        _ => holders,
+                    });
                 });
+            }
         }
         Ok(areas)
     }

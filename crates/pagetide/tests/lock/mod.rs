@@ -82,8 +82,14 @@ pub fn vmlck() -> u64 {
     limits::locked_bytes(None).unwrap()
 }
 
+/// Has the library make the page it keeps for itself, so that it makes none between what a test compares.
+pub fn settle() {
+    let _ = lock::fork_policy();
+}
+
 /// Fresh private memory of so many pages, with a page without access before and behind, so that neighbours do not merge with it.
 pub fn map(pages: usize) -> *mut u8 {
+    settle();
     // SAFETY: new mappings at a place of the kernel's choice, and a part of it opened.
     unsafe {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;

@@ -103,3 +103,61 @@ fn a_forked_child_has_no_foreign_locks() {
         assert_eq!(vmlck(), 2 * PAGE as u64);
     });
 }
+
+#[test]
+fn memory_that_is_never_locked_does_not_hide_a_foreign_lock() {
+    in_child(|| {
+        let vdso = std::fs::read_to_string("/proc/self/maps").unwrap();
+        let Some(line) = vdso.lines().find(|line| line.ends_with("[vdso]")) else {
+            return crate::lock::skip::skipped("a foreign lock beside the vdso", "there is none");
+        };
+        let (from, to) = line.split(' ').next().unwrap().split_once('-').unwrap();
+        let number = |text| usize::from_str_radix(text, 16).unwrap();
+        let (from, len) = (number(from), number(to) - number(from));
+        // Succeeds, and the kernel counts nothing.
+        calls::mlock2(from as *const u8, len, ONFAULT).unwrap();
+        let start = map(len / PAGE);
+        raw::mlock2(start as usize, len, raw::MLOCK_ONFAULT).unwrap();
+        drop(calls::hold(bytes(start, len / PAGE), Mode::OnFault).unwrap());
+        assert_eq!(locked_pages(start, len / PAGE), vec![true; len / PAGE]);
+    });
+}
+
+#[test]
+fn what_was_locked_before_the_future_was_is_left_alone() {
+    in_child(|| {
+        let start = map(4);
+        raw::mlock2(start as usize, 2 * PAGE, 0).unwrap();
+        calls::mlockall(AllFlags::FUTURE | AllFlags::ONFAULT).unwrap();
+        munlock2(start, 0, 4, LOCKED | ONFAULT);
+        calls::munlockall2(AllFlags::CURRENT).unwrap();
+        calls::munlockall2(AllFlags::FUTURE).unwrap();
+        calls::munlockall2(AllFlags::CURRENT).unwrap();
+        assert_eq!(kernel_view(start, 4), [full(), full(), None, None]);
+        munlock(start, 0, 1);
+        assert_eq!(locked_pages(start, 2), [false, true]);
+        calls::munlockall().unwrap();
+        assert_eq!(vmlck(), 0);
+    });
+}
+
+#[test]
+fn behind_a_hole_nothing_is_taken_over() {
+    in_child(|| {
+        let start = map(4);
+        // SAFETY: a page of our own mapping that nobody uses.
+        unsafe { rustix::mm::munmap(start.wrapping_add(PAGE).cast(), PAGE) }.unwrap();
+        raw::mlock2(start as usize + 2 * PAGE, PAGE, raw::MLOCK_ONFAULT).unwrap();
+        mlock2(start, 3, 1, ONFAULT);
+        let first = calls::hold(bytes(start, 1), Mode::Full).unwrap();
+        calls::mlock2(start, 4 * PAGE, ONFAULT).unwrap_err();
+        assert_eq!(kernel_view(start, 1), [full()], "an owner wants it full");
+        munlock2(start, 2, 2, LOCKED);
+        munlock2(start, 2, 1, ONFAULT);
+        assert_eq!(locked_pages(start, 4), [true, false, true, true]);
+        munlock2(start, 3, 1, ONFAULT);
+        drop(first);
+        munlock2(start, 0, 1, ONFAULT);
+        assert_eq!(locked_pages(start, 4), [false, false, true, false]);
+    });
+}

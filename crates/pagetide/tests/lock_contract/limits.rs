@@ -2,7 +2,8 @@
 use ::pagetide::lock::{self as calls, AllFlags, Errno, MapFlags, Mode};
 
 use crate::lock::{
-    PAGE, RW, Random, agree, become_user, in_child, locked_pages, map, present, touch, vmlck, void,
+    PAGE, RW, Random, agree, become_user, in_child, locked_pages, map, present, settle, touch,
+    vmlck, void,
 };
 use crate::{LOCKED, ONFAULT, errno, mlock2};
 
@@ -94,6 +95,7 @@ fn mapping_locked_is_all_or_nothing() {
                 )
             }
         };
+        settle();
         let before = size().unwrap();
         let error = anonymous(std::ptr::null_mut(), 17, MapFlags::empty()).unwrap_err();
         assert_eq!(error.errno(), Errno::AGAIN);

@@ -3,6 +3,7 @@
 mod lock;
 
 mod foreign;
+mod forks;
 mod limits;
 mod lives;
 mod modes;

@@ -315,3 +315,40 @@ fn memory_that_is_never_locked_is_no_error_and_never_reported_locked() {
         }
     });
 }
+
+#[test]
+fn mapping_fully_locked_takes_what_cannot_be_faulted_in_as_the_kernel_does() {
+    use std::os::fd::AsFd;
+    in_child(|| {
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, b"x").unwrap();
+        let start = map(2);
+        // SAFETY: over memory that only this test uses.
+        let mapped = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            let file = Some((file.as_fd(), 0));
+            calls::mmap(void(start), 2 * PAGE, ProtFlags::READ, flags, file, LOCKED)
+        };
+        assert_eq!(mapped.unwrap(), void(start));
+        agree(start, 2);
+        assert_eq!(locked_pages(start, 2), [true; 2]);
+    });
+}
+
+#[test]
+fn a_hold_on_nothing_and_on_what_is_full_already() {
+    in_child(|| {
+        drop(calls::hold(&[], Mode::Full).unwrap());
+        let start = map(2);
+        // SAFETY: pages of our own, which nobody reads from here on.
+        unsafe { libc::mprotect(void(start), 2 * PAGE, libc::PROT_NONE) };
+        calls::mlock2(start, 2 * PAGE, LOCKED).unwrap_err();
+        // SAFETY: never read.
+        let bytes = unsafe { std::slice::from_raw_parts(start, 2 * PAGE) };
+        let held = calls::hold(bytes, Mode::OnFault).unwrap();
+        munlock2(start, 0, 2, LOCKED);
+        assert_eq!(locked_pages(start, 2), [true; 2]);
+        drop(held);
+        assert_eq!(locked_pages(start, 2), [false; 2]);
+    });
+}

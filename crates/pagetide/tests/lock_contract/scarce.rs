@@ -7,8 +7,17 @@ use crate::lock::{
 };
 use crate::{LOCKED, ONFAULT, errno, mlock2, munlock, munlock2};
 
+/// Lowers the lock limit to so many bytes.
+pub fn lower(bytes: usize) {
+    let lowered = Rlimit {
+        current: Some(bytes as u64),
+        ..getrlimit(Resource::Memlock)
+    };
+    setrlimit(Resource::Memlock, lowered).unwrap();
+}
+
 /// Runs `act` where no descriptor can be opened.
-fn without_descriptors<T>(act: impl FnOnce() -> T) -> T {
+pub fn without_descriptors<T>(act: impl FnOnce() -> T) -> T {
     let before = getrlimit(Resource::Nofile);
     let none = Rlimit {
         current: Some(0),
@@ -114,11 +123,7 @@ fn a_limit_lowered_below_what_is_locked_breaks_nothing() {
         mlock2(start, 4, 4, LOCKED);
         let full = calls::hold(&bytes[..2 * PAGE], Mode::Full).unwrap();
         let on_fault = calls::hold(&bytes[6 * PAGE..], Mode::OnFault).unwrap();
-        let lowered = Rlimit {
-            current: Some(PAGE as u64),
-            ..getrlimit(Resource::Memlock)
-        };
-        setrlimit(Resource::Memlock, lowered).unwrap();
+        lower(PAGE);
         // To weaken a lock is refused now. What is to be unlocked is unlocked all the same.
         munlock2(start, 4, 4, LOCKED);
         let locked = |from: usize| locked_pages(start, 8)[from..from + 2].to_vec();
@@ -132,5 +137,54 @@ fn a_limit_lowered_below_what_is_locked_breaks_nothing() {
         assert_eq!(vmlck(), 0);
         munlock(start, 0, 8);
         assert!(calls::ranges().unwrap().is_empty());
+    });
+}
+
+#[test]
+fn ending_the_future_never_loses_a_lock_to_a_lowered_limit() {
+    in_child(|| {
+        const HELD: usize = 512;
+        become_user(8 << 20);
+        let start = map(HELD);
+        // SAFETY: mapped, and only read.
+        let bytes = unsafe { std::slice::from_raw_parts(start, HELD * PAGE) };
+        let held = calls::hold(bytes, Mode::Full).unwrap();
+        calls::mlockall(AllFlags::FUTURE | AllFlags::ONFAULT).unwrap();
+        lower(1 << 20);
+        let ends: [fn() -> Result<(), calls::LockError>; 2] =
+            [|| calls::munlockall2(AllFlags::FUTURE), calls::munlockall];
+        for end in ends {
+            let error = end().unwrap_err();
+            assert_eq!(error.errno(), Errno::NOMEM);
+            assert!(error.report().is_some(), "{error}");
+            assert_eq!(locked_pages(start, HELD), [true; HELD]);
+        }
+        lower(8 << 20);
+        calls::munlockall().unwrap();
+        assert_eq!(locked_pages(start, HELD), [true; HELD]);
+        assert_eq!(vmlck(), (HELD * PAGE) as u64);
+        drop(held);
+        assert_eq!(vmlck(), 0);
+    });
+}
+
+#[test]
+fn under_a_lowered_limit_nothing_is_replaced() {
+    in_child(|| {
+        become_user(64 * PAGE as u64);
+        let (start, other) = (map(4), map(10));
+        mlock2(start, 0, 4, LOCKED);
+        mlock2(other, 0, 10, LOCKED);
+        lower(5 * PAGE);
+        // SAFETY: over memory that only this test uses.
+        let mapped = unsafe {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+            calls::mmap(void(start), 4 * PAGE, RW, flags, None, ONFAULT)
+        };
+        assert_eq!(mapped.unwrap_err().errno(), Errno::AGAIN);
+        assert_eq!(
+            (locked_pages(start, 4), present(start, 4)),
+            (vec![true; 4], vec![true; 4])
+        );
     });
 }
