@@ -149,7 +149,8 @@ const LOCK_ABOUT: &str = "\
 Keep the pages of files in memory, from the moment anyone touches them.
 
 On fault (the usual mode) nothing is read: a page is locked once some process has brought it into the page cache, \
-looked for ten times a second. With --mode now everything is read and locked first. The locks end with the command.
+looked for ten times a second. With --mode now everything is read and locked first. The locks end with the command. \
+Files that are not yours, nor writable for you, are locked with --mode now only. What a file grows by, and files that come later, are not covered.
 
 What --access reads ahead of those who touch the file: adaptive, parts that are touched densely or in order; sequential, 2 MiB \
 and more after every touch; random and normal, nothing beyond what the toucher's own system calls read.";

@@ -237,7 +237,7 @@ fn what_can_be_looked_at_is_shown_beside_what_cannot() {
     let data = Data::new("beside");
     let outcome = said(&["residency", "/no/such", data.text(), "/dev/null"]);
     outcome
-        .expect_code(2)
+        .expect_code(4)
         .expect_told("/no/such")
         .expect_told("/dev/null");
     assert!(

@@ -64,65 +64,15 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheSta
     }
 }
 
-/// How the cached pages of a file can be found out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CacheView {
-    /// From its mapping: `mincore` tells, because the caller owns the file, may write it, or is root.
-    Whole,
-    /// `mincore` would say that all of it is in memory. A read that must not wait is tried of every page.
-    ByReading,
-}
-
-impl CacheView {
-    /// For an open file.
-    pub fn of(file: BorrowedFd<'_>) -> CacheView {
-        use rustix::fs::{Access, AtFlags, accessat, fstat};
-        let user = rustix::process::geteuid();
-        let owned = fstat(file).is_ok_and(|stat| stat.st_uid == user.as_raw());
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        if user.is_root()
-            || owned
-            || accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
-        {
-            CacheView::Whole
-        } else {
-            CacheView::ByReading
-        }
-    }
-
-    /// One byte a page of `window`, at which `file` is mapped from `offset`: its lowest bit is set if the page is in the page cache.
-    pub fn look(
-        self,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        window: PageRange,
-        cached: &mut [u8],
-    ) -> Result<(), Errno> {
-        if self == CacheView::Whole {
-            return mincore(window, cached);
-        }
-        for (index, cached) in cached.iter_mut().enumerate() {
-            let at = offset + (index * crate::PAGE_SIZE) as u64;
-            *cached = u8::from(read_without_waiting(file, at)?);
-        }
-        Ok(())
-    }
-}
-
-/// Reads a byte if that can be had from the page cache.
-fn read_without_waiting(file: BorrowedFd<'_>, offset: u64) -> Result<bool, Errno> {
-    use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
-    let mut byte = [0u8; 1];
-    match preadv2(
-        file,
-        &mut [IoSliceMut::new(&mut byte)],
-        offset,
-        ReadWriteFlags::NOWAIT,
-    ) {
-        Ok(count) => Ok(count > 0),
-        Err(Errno::AGAIN) => Ok(false),
-        Err(errno) => Err(errno),
-    }
+/// Whether the kernel tells this process which pages of an open file are in the page cache: its owner, whoever may write it, and root (5.2). To others `mincore` says that all
+/// of them are, and every other way of asking has the page read.
+pub fn is_told(file: BorrowedFd<'_>) -> bool {
+    use rustix::fs::{Access, AtFlags, accessat, fstat};
+    let user = rustix::process::geteuid();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    user.is_root()
+        || fstat(file).is_ok_and(|stat| stat.st_uid == user.as_raw())
+        || accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
 }
 
 /// A file mapped read only, of which no byte is read here: for questions about its pages.

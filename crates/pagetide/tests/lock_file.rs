@@ -405,7 +405,7 @@ fn a_keeper_locks_what_others_touch() {
             .open(&scratch)
             .unwrap();
         let address = file.as_ptr();
-        let mut keeper = Keeper::new(file, Access::Normal);
+        let mut keeper = Keeper::new(file, Access::Normal).unwrap();
         keeper.step().unwrap();
         assert_eq!(keeper.locked_bytes(), 0);
         // Somebody else reads three pages, without read-ahead.
@@ -431,7 +431,7 @@ fn a_keeper_locks_what_others_touch() {
 }
 
 #[test]
-fn a_keeper_of_a_file_that_is_not_the_users_takes_nothing_for_cached_that_is_not() {
+fn of_a_file_that_is_not_the_users_nothing_is_asked_and_nothing_read() {
     let scratch = Scratch::new("foreign", 512);
     in_child(|| {
         if !lock::is_root() {
@@ -440,20 +440,42 @@ fn a_keeper_of_a_file_that_is_not_the_users_takes_nothing_for_cached_that_is_not
         if !scratch.cold() {
             return;
         }
-        let file = LockedFile::builder()
-            .access(Access::Random)
-            .open(&scratch)
-            .unwrap();
+        let file = LockedFile::builder().access(Access::Random).open(&scratch);
+        let file = file.unwrap();
         // Whoever may write a file is told the truth.
         let told = File::options().write(true).open(&scratch).unwrap();
         become_user(4 << 20);
-        let mut keeper = Keeper::new(file, Access::Random);
-        keeper.step().unwrap();
-        // `mincore` says that all 512 pages are in memory. Asking the kernel page by page makes it read ahead, at worst all of them; but what is not there is
-        // not taken for locked.
+        let refused = Keeper::new(file, Access::Random).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        let refused = Residency::of(&scratch).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
         if let Ok(stat) = cachestat(told.as_fd(), 0, 512 * 4096) {
-            assert!(keeper.locked_bytes() <= stat.cached * 4096);
+            assert_eq!(stat.cached, 0);
         }
+    });
+}
+
+#[test]
+fn a_keeper_locks_a_file_that_is_written_anew() {
+    const PAGES: usize = 64;
+    let scratch = Scratch::new("anew", PAGES);
+    in_child(|| {
+        let mut file = LockedFile::builder()
+            .access(Access::Random)
+            .open(&scratch)
+            .unwrap();
+        file.fill(|_| ()).unwrap();
+        let mut keeper = Keeper::new(file, Access::Random).unwrap();
+        keeper.step().unwrap();
+        assert_eq!(keeper.locked_bytes(), (PAGES * PAGE) as u64);
+        // As many pages are cached afterwards as before.
+        std::fs::write(&scratch, vec![7; PAGES * PAGE]).unwrap();
+        keeper.step().unwrap();
+        assert_eq!(
+            area_of(keeper.file().as_ptr()).resident as usize,
+            PAGES * PAGE
+        );
+        assert!(!keeper.step().unwrap(), "nothing is new");
     });
 }
 

@@ -3,6 +3,7 @@ use std::ffi::c_int;
 use std::sync::OnceLock;
 
 use pagetide::lock::LimitReport;
+use pagetide_kernel::limits::LockLimits;
 use pagetide_kernel::mlock::{MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT, mlockall};
 
 use crate::config::{AGENT, LOCK};
@@ -42,6 +43,7 @@ pub fn at_load() -> bool {
         }
         return true;
     }
+    warn_of_little_room(wish);
     crate::exec::prepare();
     // SAFETY: the handler lives as long as this library, which is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
@@ -57,11 +59,33 @@ extern "C" fn in_child() {
     }
 }
 
-fn say(first: bool, errno: rustix::io::Errno) {
-    let needed = std::fs::read_to_string("/proc/self/statm")
+/// What a program maps at the least as it runs: its heap, a thread's stack (8 MiB), buffers.
+const ROOM_BYTES: u64 = 16 << 20;
+
+fn address_space_bytes() -> u64 {
+    std::fs::read_to_string("/proc/self/statm")
         .ok()
         .and_then(|statm| statm.split(' ').next()?.parse::<u64>().ok())
-        .map_or(0, |pages| pages * pagetide_kernel::PAGE_SIZE as u64);
+        .map_or(0, |pages| pages * pagetide_kernel::PAGE_SIZE as u64)
+}
+
+/// The program is locked; what it maps from now on may not be.
+fn warn_of_little_room(wish: &LockAll) {
+    let Some(left) = LockLimits::read().left() else {
+        return;
+    };
+    let is_first =
+        rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) == Some(wish.launcher);
+    if is_first && left < ROOM_BYTES {
+        eprintln!(
+            "pagetide: --lock: the lock limit leaves {left} bytes for what the program maps as it runs; beyond that, brk and mmap fail, and most programs with them\n{}",
+            LimitReport::new(ROOM_BYTES)
+        );
+    }
+}
+
+fn say(first: bool, errno: rustix::io::Errno) {
+    let mapped = address_space_bytes();
     let pid = std::process::id();
     let what = if first {
         "the program is not started"
@@ -69,8 +93,8 @@ fn say(first: bool, errno: rustix::io::Errno) {
         "it runs on, not locked"
     };
     eprintln!(
-        "pagetide: process {pid}: its memory cannot be locked ({errno}); {what}\n{}",
-        LimitReport::new(needed)
+        "pagetide: process {pid}: its memory cannot be locked ({errno}); {what}\nneeded are the {mapped} bytes mapped so far, and room for what it maps as it runs: at least {ROOM_BYTES}\n{}",
+        LimitReport::new(mapped + ROOM_BYTES)
     );
 }
 

@@ -35,13 +35,13 @@ pub struct Plan {
     /// Random bytes, or a byte of each page in order
     #[arg(long, value_enum, default_value = "random")]
     pub order: worker::Order,
-    /// Only with nothing of the file in the page cache before each run
+    /// Only with nothing of the file in the page cache before each run; not together with --warm
     #[arg(long, conflicts_with = "warm")]
     pub cold: bool,
     /// Only with all of the file in the page cache before each run
     #[arg(long)]
     pub warm: bool,
-    /// Separated by commas; all of them if not said
+    /// Separated by commas; all of them if not said: none, whole, each-access, handler-1, handler-8, handler-16, on-fault, on-fault-random, on-fault-exact, adaptive, prefetch
     #[arg(long, value_delimiter = ',', default_value = "all", value_parser = Strategy::parse)]
     pub strategies: Vec<Option<Strategy>>,
     /// Each is measured so many times, in turns; the median counts

@@ -10,13 +10,16 @@ use super::worker::Order;
 pub fn tables(results: &Results) -> String {
     let machine = &results.machine;
     let mut out = format!(
-        "file of {:.1} GiB, {} of a byte, medians of {} runs taken in turns; times in ms\n{}, {} cores, Linux {}, THP {}\n",
+        "file of {:.2} GiB, {} of a byte, median of {} taken in turns; times in ms\n{}, {} cores, Linux {}, THP {}\n",
         results.file_bytes as f64 / f64::from(1 << 30),
         match results.order {
             Order::Random => "random accesses",
             Order::Sequential => "accesses in order, one a page,",
         },
-        results.runs,
+        match results.runs {
+            1 => "1 run".to_owned(),
+            runs => format!("{runs} runs"),
+        },
         machine.processor,
         machine.cores,
         machine.kernel,
@@ -95,7 +98,7 @@ fn verdict(rows: &[&Row]) -> Option<String> {
         .filter(|row| !row.strategy.knows_the_future())
         .min_by(|a, b| a.total_ms.total_cmp(&b.total_ms))?;
     Some(format!(
-        "adaptive over the best single strategy that locks ({}): {:.2}; touched {:.0} MiB",
+        "adaptive over the best single strategy that locks ({}): {:.2}; touched {:.1} MiB",
         best.strategy.name(),
         adaptive.total_ms / best.total_ms,
         adaptive.touched_bytes as f64 / f64::from(1 << 20)

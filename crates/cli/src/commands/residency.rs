@@ -32,17 +32,17 @@ pub fn residency(named: &[PathBuf], json: bool) -> Result<u8, Failure> {
             )),
         }
     }
-    if !all.is_empty() {
-        show(&all, json)?;
-    }
-    let Some(last) = failures.pop() else {
-        return Ok(Exit::Ok.code());
-    };
-    for failure in failures {
+    show(&all, json)?;
+    for failure in &failures {
         // A closed stderr leaves nobody to tell.
         let _ = writeln!(std::io::stderr(), "pagetide: {failure}");
     }
-    Err(last)
+    let exit = if failures.is_empty() {
+        Exit::Ok
+    } else {
+        Exit::Store
+    };
+    Ok(exit.code())
 }
 
 fn show(all: &[(PathBuf, Residency)], json: bool) -> Result<(), Failure> {
@@ -148,11 +148,15 @@ fn total(text: &mut String, all: &[(PathBuf, Residency)]) {
     let cached = sum(&|r| bytes_of(r.count(PageState::Cached) + r.count(PageState::Locked), r));
     let _ = writeln!(
         text,
-        "{} files: {} of {} in memory, {} locked",
+        "{} files: {} of {} in memory{}",
         all.len(),
         Bytes(cached),
         Bytes(sum(&|r| r.size)),
-        Bytes(locked)
+        if all.iter().all(|(_, residency)| residency.tells_locked) {
+            format!(", {} locked", Bytes(locked))
+        } else {
+            String::new()
+        }
     );
 }
 

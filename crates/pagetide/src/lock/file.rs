@@ -100,7 +100,14 @@ impl LockedFileBuilder {
     /// # Errors
     /// As [`LockedFileBuilder::open`].
     pub fn map(&self, file: File) -> io::Result<LockedFile> {
-        let (offset, len) = self.part_of(file.metadata()?.len())?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "expected a regular file",
+            ));
+        }
+        let (offset, len) = self.part_of(meta.len())?;
         let mut locked = LockedFile {
             address: std::ptr::null_mut(),
             len,
@@ -162,8 +169,8 @@ impl LockedFileBuilder {
         };
         let wrong = if offset % PAGE_SIZE as u64 != 0 {
             format!("expected a multiple of {PAGE_SIZE}")
-        } else if offset > size {
-            format!("expected at most {size}, which is the file's size in bytes")
+        } else if offset > 0 && offset >= size {
+            format!("expected less than {size}, which is the file's size in bytes")
         } else {
             String::new()
         };
@@ -347,6 +354,11 @@ impl LockedFile {
             self.hold = Some(hold);
         }
         Ok(())
+    }
+
+    /// Whether the kernel tells this user which of the file's pages are in the page cache: its owner, whoever may write it, and root.
+    pub fn is_told(&self) -> bool {
+        pagetide_kernel::residency::is_told(self.descriptor())
     }
 
     /// The file, for questions about its cache.

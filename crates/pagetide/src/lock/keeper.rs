@@ -4,12 +4,13 @@ use std::time::{Duration, Instant};
 
 use pagetide_kernel::mlock::{self, Hint};
 use pagetide_kernel::pagemap::Pagemap;
-use pagetide_kernel::residency::{CacheView, cachestat};
+use pagetide_kernel::residency::{cachestat, is_told, mincore};
 use pagetide_kernel::{PAGE_SIZE, PageRange};
 use rustix::io::Errno;
 
 use super::adaptive::{Adaptive, CHUNK_PAGES};
 use super::file::{Access, LockedFile};
+use super::residency::not_told;
 
 /// Pages looked at in one go.
 const WINDOW_PAGES: u64 = 1 << 14;
@@ -22,9 +23,8 @@ const WINDOW_PAGES: u64 = 1 << 14;
 pub struct Keeper {
     file: LockedFile,
     pagemap: Pagemap,
-    view: CacheView,
-    /// Cached pages at the last step, as far as the kernel counts them.
-    cached_before: Option<u64>,
+    /// What the file was like at the last look, where the kernel counts its cached pages.
+    seen: Option<Seen>,
     locked_pages: u64,
     ahead: Option<Adaptive>,
     /// For [`Access::Sequential`]: chunks read whole, and the one after.
@@ -33,23 +33,36 @@ pub struct Keeper {
     next_look: Instant,
 }
 
+/// What would be different if pages came or went: those that are locked stay, unless the file is cut or written past the cache, which changes its time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Seen {
+    cached: u64,
+    size: u64,
+    changed: (i64, u64),
+}
+
 impl Keeper {
     /// Keeps `file`, which is best mapped with [`Access::Random`] so that keeping reads nothing by itself. `access` says what is read ahead of those who
-    /// touch it: nothing for `Random` and `Normal`, dense chunks and streams for `Adaptive`, the chunk and the next for `Sequential`.
-    pub fn new(file: LockedFile, access: Access) -> Keeper {
+    /// touch it: nothing for `Random`, `Exact` and `Normal`, dense chunks and streams for `Adaptive`, the chunk and the next for `Sequential`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::PermissionDenied`] for a file of which the kernel does not tell this user what is cached. If all of it is locked already
+    /// ([`LockedFile::fill`]), no keeper is needed.
+    pub fn new(file: LockedFile, access: Access) -> io::Result<Keeper> {
         let pages = file.pages().pages() as usize;
-        let view = CacheView::of(file.descriptor());
-        Keeper {
+        if !is_told(file.descriptor()) {
+            return Err(not_told());
+        }
+        Ok(Keeper {
             pagemap: Pagemap::open(),
-            view,
-            cached_before: None,
+            seen: None,
             locked_pages: 0,
             ahead: matches!(access, Access::Adaptive | Access::Sequential)
                 .then(|| Adaptive::new(pages)),
             follow: access == Access::Sequential,
             next_look: Instant::now(),
             file,
-        }
+        })
     }
 
     /// The file.
@@ -62,8 +75,8 @@ impl Keeper {
         self.locked_pages * PAGE_SIZE as u64
     }
 
-    /// Locks what has come into the page cache since the last step. Cheap when nothing has (Linux 6.5; before, and for files that the caller neither owns nor may
-    /// write, every page is asked for, at most once a second, which makes the kernel read ahead of the pages asked for). Returns whether it looked.
+    /// Locks what has come into the page cache since the last step. Cheap when nothing has (Linux 6.5; before, every page is asked for, at most once a
+    /// second). Returns whether it looked.
     ///
     /// # Errors
     /// Where the file cannot be read any more.
@@ -71,18 +84,9 @@ impl Keeper {
         if self.file.is_empty() {
             return Ok(false);
         }
-        let counted = match self.view {
-            CacheView::Whole => cachestat(
-                self.file.descriptor(),
-                self.file.offset(),
-                self.file.len() as u64,
-            )
-            .ok(),
-            CacheView::ByReading => None,
-        };
-        match counted {
-            Some(stat) if self.cached_before == Some(stat.cached) => return Ok(false),
-            Some(stat) => self.cached_before = Some(stat.cached),
+        match self.look() {
+            seen @ Some(_) if self.seen == seen => return Ok(false),
+            seen @ Some(_) => self.seen = seen,
             None => {
                 let now = Instant::now();
                 if now < self.next_look {
@@ -93,6 +97,17 @@ impl Keeper {
         }
         self.take_cached()?;
         Ok(true)
+    }
+
+    fn look(&self) -> Option<Seen> {
+        let file = self.file.descriptor();
+        let stat = cachestat(file, self.file.offset(), self.file.len() as u64).ok()?;
+        let of = rustix::fs::fstat(file).ok()?;
+        Some(Seen {
+            cached: stat.cached,
+            size: of.st_size as u64,
+            changed: (of.st_mtime, of.st_mtime_nsec),
+        })
     }
 
     fn take_cached(&mut self) -> io::Result<()> {
@@ -134,9 +149,12 @@ impl Keeper {
     fn take_window(&mut self, window: PageRange) -> io::Result<()> {
         let whole = self.file.pages();
         let offset = self.file.offset() + (window.start.0 - whole.start.0) * PAGE_SIZE as u64;
+        let counted = cachestat(self.file.descriptor(), offset, window.bytes() as u64);
+        if counted.is_ok_and(|stat| stat.cached == 0) {
+            return Ok(());
+        }
         let mut cached = vec![0u8; window.pages() as usize];
-        self.view
-            .look(self.file.descriptor(), offset, window, &mut cached)?;
+        mincore(window, &mut cached)?;
         let mut have = vec![false; cached.len()];
         self.pagemap.populated(window, |run, _| {
             for page in run.iter() {

@@ -3,7 +3,7 @@ use std::io;
 use std::path::Path;
 
 use pagetide_kernel::mlock::{self, Hint};
-use pagetide_kernel::residency::{CacheView, FileMapping, Frames, UNEVICTABLE, cachestat};
+use pagetide_kernel::residency::{FileMapping, Frames, UNEVICTABLE, cachestat, is_told, mincore};
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 
 use super::keeper::for_each_run;
@@ -43,11 +43,13 @@ impl Residency {
     /// Looks at `file`, reading nothing of it.
     ///
     /// # Errors
-    /// What opening, mapping and looking say.
+    /// [`io::ErrorKind::PermissionDenied`] for a file of which the kernel does not tell this user; what opening, mapping and looking say.
     pub fn of(path: impl AsRef<Path>) -> io::Result<Residency> {
         let file = std::fs::File::open(path)?;
         let mapping = FileMapping::new(&file)?;
-        let view = CacheView::of(mapping.descriptor());
+        if !is_told(mapping.descriptor()) {
+            return Err(not_told());
+        }
         let frames = Frames::open().ok();
         let whole = mapping.range();
         let mut tells = frames.is_some();
@@ -63,12 +65,12 @@ impl Residency {
             start = window.end;
             // Where nothing is, as in the holes of a sparse file, the cache says so at once.
             let counted = cachestat(mapping.descriptor(), offset, window.bytes() as u64);
-            if view == CacheView::Whole && counted.is_ok_and(|stat| stat.cached == 0) {
+            if counted.is_ok_and(|stat| stat.cached == 0) {
                 append(&mut runs, first, window.pages(), PageState::Absent);
                 continue;
             }
             let mut cached = vec![0u8; window.pages() as usize];
-            view.look(mapping.descriptor(), offset, window, &mut cached)?;
+            mincore(window, &mut cached)?;
             let mut states: Vec<PageState> = cached
                 .iter()
                 .map(|byte| match byte & 1 {
@@ -110,6 +112,14 @@ impl Residency {
             tells_locked: tells,
         })
     }
+}
+
+/// Why nothing can be said of a file.
+pub(super) fn not_told() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::PermissionDenied,
+        "the kernel tells its owner, those who may write it and root alone which of its pages are in memory",
+    )
 }
 
 /// Adds the `pages` from `first` on, which follow the last run.

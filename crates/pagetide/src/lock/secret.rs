@@ -72,7 +72,7 @@ impl SecretBufBuilder {
         self
     }
 
-    /// Reserves and locks the memory; none of it is resident but a page.
+    /// Reserves and locks the memory; none of it is resident but a page (unless all future memory is fully locked, [`mlockall`](super::mlockall)).
     ///
     /// # Errors
     /// [`SecretError`]; nothing is left behind.
@@ -101,7 +101,7 @@ pub struct SecretBuf {
 }
 
 impl SecretBuf {
-    /// An empty buffer for at most `max` bytes.
+    /// An empty buffer for at most `max` bytes. 64 bytes more are needed for its canaries, and whole pages are charged to the lock limit.
     ///
     /// # Errors
     /// As [`SecretBufBuilder::build`].

@@ -22,6 +22,9 @@ use super::secret::{InChild, SecretError};
 /// Also the alignment of the first byte.
 const CANARY_BYTES: usize = 32;
 
+/// The kernel counts the pages of one lock in 31 bits: from 8 TiB on its count of locked memory goes wrong.
+const BODY_MAX: usize = 4 << 40;
+
 type Canary = [u8; CANARY_BYTES];
 
 #[derive(Debug)]
@@ -73,10 +76,10 @@ impl Pages {
         let body = max
             .checked_add(2 * CANARY_BYTES)
             .and_then(|bytes| bytes.checked_next_multiple_of(PAGE_SIZE))
-            .filter(|body| *body < 1 << 46)
+            .filter(|body| *body <= BODY_MAX)
             .ok_or(SecretError::TooLarge {
                 asked: max,
-                max: (1 << 46) - 1,
+                max: BODY_MAX - 2 * CANARY_BYTES,
             })?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at a place of the kernel's choice.

@@ -18,8 +18,7 @@ pub fn start() -> Result<u8, Failure> {
         .args(
             std::env::args_os()
                 .skip_while(|word| word != "lock")
-                .skip(1)
-                .filter(|word| word != "--daemon"),
+                .skip(1),
         )
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -32,7 +31,11 @@ pub fn start() -> Result<u8, Failure> {
             .map_err(failed)?;
     }
     if !line.is_empty() {
-        super::super::print(&line)?;
+        // A background process that nobody can be told of is ended.
+        super::super::print(&line).inspect_err(|_| {
+            let _ = child.kill();
+            let _ = child.wait();
+        })?;
         return Ok(Exit::Ok.code());
     }
     // It ended instead, and has said why.

@@ -35,7 +35,7 @@ pub fn expand_all(named: &[PathBuf]) -> (Vec<Listed>, Vec<Failure>) {
             Ok(_) => found.failures.push(Failure::new(
                 Exit::Usage,
                 format!(
-                    "{}: expected a regular file or a directory; this has no pages to keep",
+                    "{}: expected a regular file or a directory; this has no pages in the page cache",
                     path.display()
                 ),
             )),
