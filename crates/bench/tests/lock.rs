@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::process::Command;
 
-const STRATEGIES: [&str; 10] = [
+const STRATEGIES: [&str; 11] = [
     "none",
     "whole",
     "each-access",
@@ -11,6 +11,7 @@ const STRATEGIES: [&str; 10] = [
     "handler-16",
     "on-fault",
     "on-fault-random",
+    "on-fault-exact",
     "adaptive",
     "prefetch",
 ];

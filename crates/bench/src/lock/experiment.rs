@@ -2,6 +2,7 @@
 use std::io::{Error, IsTerminal, Result, Write};
 use std::process::{Command, Stdio};
 
+use pagetide::lock::{Access, LockedFile};
 use serde::Serialize;
 
 use super::data::Data;
@@ -141,6 +142,13 @@ fn allow_mappings(needed: u64) -> Result<u64> {
     Ok(if changed.is_ok() { needed } else { now })
 }
 
+/// Whether this kernel has what `Access::Exact` needs, and lets this user have it.
+fn exact_works(data: &Data) -> std::result::Result<(), String> {
+    let builder = LockedFile::builder().access(Access::Exact).range(0, 4096);
+    let opened = builder.open(data.path());
+    opened.map(drop).map_err(|error| error.to_string())
+}
+
 fn measure(
     plan: &Plan,
     data: &Data,
@@ -153,6 +161,18 @@ fn measure(
     let mut findings: Vec<(Strategy, Vec<Findings>)> =
         strategies.iter().map(|s| (*s, Vec::new())).collect();
     let mut checksum = None;
+    let exact = Strategy::OnFaultExact;
+    let known = results.skipped.iter().any(|s| s.strategy == exact);
+    if strategies.contains(&exact)
+        && !known
+        && let Err(reason) = exact_works(data)
+    {
+        results.skipped.push(Skipped {
+            strategy: exact,
+            accesses: 0,
+            reason,
+        });
+    }
     for run in 0..plan.runs {
         for (strategy, found) in &mut findings {
             if results

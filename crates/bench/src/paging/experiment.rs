@@ -4,6 +4,7 @@ use std::process::Command;
 
 use serde::Serialize;
 
+use super::device::{self, DeviceFile};
 use super::graph::Prepared;
 use super::pattern::Pattern;
 use super::peer::KernelSwap;
@@ -174,6 +175,14 @@ pub struct Ratio {
     pub fault_mean: f64,
 }
 
+/// What a fault takes beyond a read of the bare device.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[allow(missing_docs)]
+pub struct Added {
+    pub mean_us: f64,
+    pub p50_us: f64,
+}
+
 /// What came out.
 #[derive(Debug, Clone, Serialize)]
 #[allow(missing_docs)]
@@ -197,6 +206,8 @@ pub struct Results {
     pub peer: Option<String>,
     /// Pagetide over that peer.
     pub ratio: Option<Ratio>,
+    /// Where the peer is the bare device: what a fault takes beyond it.
+    pub added: Option<Added>,
     /// Of a graph: vertices, edges, and that every run gave the answer of the run in unbounded memory.
     pub graph: Option<super::graph::Shape>,
 }
@@ -284,7 +295,16 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
             &task(plan, resident, None),
             resident,
         )?),
-        PeerChoice::Plain | PeerChoice::None => None,
+        PeerChoice::Plain | PeerChoice::Device | PeerChoice::None => None,
+    };
+    let device = match plan.peer {
+        PeerChoice::Device if plan.pattern == Pattern::Graph => {
+            return Err(Error::other(
+                "--peer device: a graph is not read page by page; expected another --pattern",
+            ));
+        }
+        PeerChoice::Device => Some(DeviceFile::new(&plan.store, plan.size, plan.seed)?),
+        _ => None,
     };
     let graph = match plan.pattern {
         Pattern::Graph => Some(Prepared::new(plan.size, plan.seed, plan.threads)?),
@@ -299,6 +319,7 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
             .map(|cluster| System::new(format!("swap file, cluster {cluster}")))
             .into(),
         PeerChoice::Plain => vec![System::new("plain memory".to_owned())],
+        PeerChoice::Device => vec![System::new(device::NAME.to_owned())],
         PeerChoice::None => vec![],
     };
     let peers = systems.len();
@@ -318,14 +339,25 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
             let findings = match &kernel {
                 _ if index == peers => pagetide(plan, &task)?,
                 Some(kernel) => kernel.run(&task, PAGE_CLUSTERS[index])?,
-                None => launch::findings_of(
-                    Command::new(std::env::current_exe()?).args(task.to_words()),
-                )?,
+                None => {
+                    let task = match &device {
+                        Some(file) => Task {
+                            home: Home::Device,
+                            graph: Some(file.path().to_owned()),
+                            ..task.clone()
+                        },
+                        None => task.clone(),
+                    };
+                    launch::findings_of(
+                        Command::new(std::env::current_exe()?).args(task.to_words()),
+                    )?
+                }
             };
             system.add(plan, findings);
         }
     }
-    check(&systems, graph.as_ref())?;
+    // The device holds nothing that could be lost.
+    check(&systems[usize::from(device.is_some())..], graph.as_ref())?;
     let medians: Vec<Figures> = systems.iter().map(System::median).collect();
     let (pagetide, peer_medians) = (&medians[peers], &medians[..peers]);
     let best = peer_medians.iter().min_by(|a, b| {
@@ -341,6 +373,10 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
         pages_per_s: pagetide.pages_per_s / peer.pages_per_s,
         time: pagetide.seconds / peer.seconds,
         fault_mean: pagetide.fault_mean_us / peer.fault_mean_us,
+    });
+    let added = best.filter(|_| device.is_some()).map(|alone| Added {
+        mean_us: pagetide.fault_mean_us - alone.mean_us,
+        p50_us: pagetide.fault_p50_us - alone.p50_us,
     });
     let results = Results {
         machine,
@@ -359,6 +395,7 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
             .collect(),
         peer: best.map(|peer| peer.system.clone()),
         ratio,
+        added,
         medians,
         graph: graph.map(|graph| graph.shape),
     };

@@ -1,5 +1,6 @@
 //! `paging`: a pattern of accesses to more memory than may be resident, under Pagetide and under the kernel's swap, in turns. Both see the
 //! identical sequence; what is timed is every access as the program sees it, hits included.
+pub mod device;
 pub mod experiment;
 pub mod graph;
 pub mod machine_counters;
@@ -48,7 +49,7 @@ pub struct Plan {
     /// Share of every page that compresses away: 0 to 1
     #[arg(long, default_value_t = 0.5, value_parser = parse_ratio)]
     pub compressibility: f64,
-    /// What to measure beside: the kernel's swap (needs root), the same memory without any bound, or nothing
+    /// What to measure beside: the kernel's swap (needs root), the same memory without any bound, the bare device, or nothing
     #[arg(long, value_enum, default_value = "zram")]
     pub peer: PeerChoice,
     /// Where the swap file is made and deleted afterwards; the system's directory for temporary files if not said
@@ -116,6 +117,8 @@ pub enum PeerChoice {
     Swapfile,
     /// Plain memory, no bound, no pager
     Plain,
+    /// The device of a file: store, one page read at a time
+    Device,
     /// Nothing
     None,
 }

@@ -107,6 +107,14 @@ pub fn table(results: &Results) -> String {
         )
         .expect(fine);
     }
+    if let Some(added) = results.added {
+        writeln!(
+            out,
+            "a fault takes {:.2} us more than the bare device in the mean, {:.2} at the median",
+            added.mean_us, added.p50_us
+        )
+        .expect(fine);
+    }
     if results.graph.is_some() {
         writeln!(
             out,

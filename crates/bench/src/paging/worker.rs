@@ -15,6 +15,7 @@ use pagetide::report::{Reply, Request, Statistics};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
+use super::device;
 use super::graph::{Answer, Graph, Shape};
 use super::machine_counters::{SwapCounters, major_faults, swap_bytes};
 use super::memory::Memory;
@@ -35,6 +36,8 @@ pub enum Home {
     Thread,
     /// A region, faults served in the faulting thread
     Signal,
+    /// No memory at all: a file on the device, read page by page
+    Device,
 }
 
 /// What the worker is asked to do.
@@ -71,7 +74,7 @@ pub struct Task {
     /// The swap device, such as zram0
     #[arg(long)]
     pub swap: Option<String>,
-    /// The graph, as a file
+    /// The graph, as a file; or the file on the device
     #[arg(long)]
     pub graph: Option<PathBuf>,
 }
@@ -293,11 +296,40 @@ pub fn work(task: &Task) -> Result<Findings, String> {
         Home::Plain => Memory::plain(task.bytes)?,
         Home::Thread => Memory::region(task, Delivery::Thread)?,
         Home::Signal => Memory::region(task, Delivery::Signal)?,
+        Home::Device => return read_device(task, thp_disabled),
     };
     match task.pattern {
         Pattern::Graph => walk_graph(task, &memory, thp_disabled),
         _ => access_pages(task, &memory, thp_disabled),
     }
+}
+
+fn read_device(task: &Task, thp_disabled: bool) -> Result<Findings, String> {
+    let path = task.graph.as_ref().ok_or("the device needs --graph FILE")?;
+    let space = Space {
+        pages: (task.bytes / PAGE_BYTES) as u64,
+        resident: task.resident / PAGE_BYTES as u64,
+        threads: 1,
+    };
+    let mut sequence = Sequence::new(task.pattern, space, 0, task.seed);
+    let (clock, cpu) = (Instant::now(), cpu_seconds());
+    let all = device::read(path, || sequence.page(), task.accesses)?;
+    Ok(Findings {
+        all: spread(&all),
+        slow: spread(&all),
+        distribution: Vec::new(),
+        seconds: clock.elapsed().as_secs_f64(),
+        cpu_seconds: cpu_seconds() - cpu,
+        faults: task.accesses,
+        resident_max_bytes: 0,
+        store_bytes: 0,
+        store_writes: 0,
+        prefetch_coverage: None,
+        prefetch_accuracy: None,
+        checksum: None,
+        answer: None,
+        thp_disabled,
+    })
 }
 
 fn walk_graph(task: &Task, memory: &Memory, thp_disabled: bool) -> Result<Findings, String> {

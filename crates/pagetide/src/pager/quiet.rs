@@ -75,6 +75,8 @@ impl Pager {
         self.wanted.store(0, Ordering::SeqCst);
         self.loan.store(0, Ordering::SeqCst);
         self.forked.store(true, Ordering::SeqCst);
+        // Of the parent's events none comes here; what it was unsure about was settled before the fork.
+        self.renaming.store(false, Ordering::SeqCst);
     }
 
     /// Ends one [`Pager::pause_evictor`].
