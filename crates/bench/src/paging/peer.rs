@@ -10,7 +10,7 @@ use crate::cgroup::MemoryGroup;
 use crate::{launch, undo, zram};
 
 /// Times the peer is started before its failure counts.
-const TRIES: u32 = 3;
+const TRIES: u32 = 12;
 
 /// The group and the swap behind it.
 pub struct KernelSwap {
