@@ -242,7 +242,7 @@ fn drop_unlocked(state: &mut State, range: PageRange) {
 /// Forgets the range: it has been unmapped otherwise than by [`munmap`](super::munmap). What is there now is left as it is.
 pub fn forget(address: *const u8, len: usize) {
     if let Ok(range) = pages(address as usize, len) {
-        state().registry.forget(range);
+        state().forget(range);
     }
 }
 
@@ -274,7 +274,12 @@ pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
         for area in smaps::locked(None).map_err(unreadable)? {
             let mut known = Vec::new();
             let registry = state.registry.now();
-            registry.for_each_in(area.range(), |segment| known.push(segment.range));
+            registry.for_each_in(area.range(), |segment| {
+                // Owners leave a foreign lock behind.
+                if segment.holders.foreign.is_none() {
+                    known.push(segment.range);
+                }
+            });
             each_gap(area.range(), known.into_iter(), |gap| foreign.push(gap));
         }
     }

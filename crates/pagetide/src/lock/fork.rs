@@ -163,6 +163,8 @@ extern "C" fn in_child() {
             state.registry = Journal::new();
             state.future = None;
             state.future_ever = false;
+            state.foreign_before.clear();
+            state.fork_error = None;
             state.lost = vec![(generation, everything())];
         }
     }

@@ -116,7 +116,7 @@ impl Hold {
     pub fn unmap(self, unmap: impl FnOnce()) {
         let mut state = state();
         unmap();
-        state.registry.forget(self.range);
+        state.forget(self.range);
         std::mem::forget(self);
     }
 }
@@ -194,8 +194,11 @@ fn release(state: &mut State, range: PageRange, mode: Mode) {
     let (mut after, mut refused) = (Vec::new(), Vec::new());
     state.registry.now().for_each_in(range, |segment| {
         let before = segment.holders.mode();
-        let left = segment.holders.released(mode).mode();
-        if before != left {
+        let holders = segment.holders.released(mode);
+        let left = holders.mode();
+        // When the last one goes, what an earlier one could not weaken is weakened, or noted as it is.
+        let last = !holders.owned() && left == Some(Mode::OnFault);
+        if before != left || last {
             after.push((segment.range, left));
         }
     });

@@ -69,7 +69,7 @@ pub unsafe fn mmap(
     }
     .map_err(|errno| LockError::of_limit(CALL, errno, bytes.bytes() as u64))?;
     let range = PageRange::covering(mapped as usize, len);
-    state.registry.forget(range);
+    state.forget(range);
     // Marked first, and only then faulted in: what cannot be (no access, beyond the end of the file) is locked all the same, as by MAP_LOCKED.
     match kernel::mlock2(mapped as usize, len, kernel::MLOCK_ONFAULT) {
         Ok(()) => {
@@ -132,7 +132,7 @@ pub unsafe fn munmap(address: *mut c_void, len: usize) -> Result<(), LockError> 
     // SAFETY: by the caller's word.
     unsafe { mm::munmap(address, len) }.map_err(|errno| LockError::plain("munmap", errno))?;
     if let Ok(range) = pages(address as usize, len) {
-        state.registry.forget(range);
+        state.forget(range);
     }
     Ok(())
 }
@@ -176,10 +176,10 @@ pub unsafe fn mremap(
     let to = PageRange::covering(moved as usize, new_len);
     if old_len == 0 {
         let like = state.registry.now().holders(from.start).mode();
-        state.registry.forget(to);
+        state.forget(to);
         state.registry.set_process(to, like);
     } else {
-        state.registry.now().relocate(from, to);
+        state.relocate(from, to);
     }
     Ok(moved)
 }

@@ -4,9 +4,9 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-use pagetide_kernel::PageRange;
 use pagetide_kernel::smaps::{self, Area};
 use pagetide_kernel::sync::{Lock, LockGuard};
+use pagetide_kernel::{PageNumber, PageRange};
 use rustix::io::Errno;
 
 use super::flags::Mode;
@@ -93,6 +93,44 @@ impl State {
             fork_error: None,
             lost: Vec::new(),
         }
+    }
+
+    /// What was at `range` is unmapped: nobody's lock is left of it.
+    pub fn forget(&mut self, range: PageRange) {
+        self.registry.forget(range);
+        self.take_foreign(range);
+    }
+
+    /// What was at `from` is at `to` now, locks and all.
+    pub fn relocate(&mut self, from: PageRange, to: PageRange) {
+        self.registry.now().relocate(from, to);
+        let moved = self.take_foreign(from);
+        self.take_foreign(to);
+        for part in moved {
+            let place = |page: PageNumber| to.start.add(page.0 - from.start.0);
+            let part = PageRange {
+                start: place(part.start),
+                end: place(part.end),
+            };
+            self.foreign_before.push(part.intersection(to));
+        }
+        self.foreign_before.retain(|part| !part.is_empty());
+        self.foreign_before.sort_unstable_by_key(|part| part.start);
+    }
+
+    /// Takes `range` out of what other code had locked before, and returns what of it was.
+    fn take_foreign(&mut self, range: PageRange) -> Vec<PageRange> {
+        let mut taken = Vec::new();
+        for part in std::mem::take(&mut self.foreign_before) {
+            let common = part.intersection(range);
+            each_gap(part, std::iter::once(common), |gap| {
+                self.foreign_before.push(gap);
+            });
+            if !common.is_empty() {
+                taken.push(common);
+            }
+        }
+        taken
     }
 
     /// The parts of `range` in which an owner of `generation` still has what it took.

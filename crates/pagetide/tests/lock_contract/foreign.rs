@@ -161,3 +161,58 @@ fn behind_a_hole_nothing_is_taken_over() {
         assert_eq!(locked_pages(start, 4), [false, false, true, false]);
     });
 }
+
+#[test]
+fn under_an_owner_it_is_left_alone_too_when_the_future_is_locked() {
+    for end in 0..2 {
+        in_child(|| {
+            let start = map(2);
+            raw::mlock2(start as usize, 2 * PAGE, 0).unwrap();
+            let held = calls::hold(bytes(start, 2), Mode::OnFault).unwrap();
+            calls::mlockall(AllFlags::FUTURE | AllFlags::ONFAULT).unwrap();
+            drop(held);
+            match end {
+                0 => calls::munlockall2(AllFlags::CURRENT).unwrap(),
+                _ => munlock2(start, 0, 2, LOCKED | ONFAULT),
+            }
+            assert_eq!(kernel_view(start, 2), [full(), full()]);
+        });
+    }
+}
+
+#[test]
+fn it_ends_with_its_memory_and_moves_with_it() {
+    in_child(|| {
+        let (start, other) = (map(2), map(2));
+        raw::mlock2(start as usize, 2 * PAGE, raw::MLOCK_ONFAULT).unwrap();
+        raw::mlock2(other as usize, 2 * PAGE, raw::MLOCK_ONFAULT).unwrap();
+        calls::mlockall(AllFlags::FUTURE | AllFlags::ONFAULT).unwrap();
+        // SAFETY: memory that only this test uses; what is mapped in its place is locked by the kernel, for the process.
+        let moved = unsafe {
+            let moved = calls::mremap(
+                other.cast(),
+                2 * PAGE,
+                2 * PAGE,
+                calls::MremapFlags::MAYMOVE,
+                Some(start.cast()),
+            );
+            let flags = calls::MapFlags::PRIVATE | calls::MapFlags::FIXED_NOREPLACE;
+            rustix::mm::mmap_anonymous(other.cast(), 2 * PAGE, crate::lock::RW, flags).unwrap();
+            moved.unwrap().cast::<u8>()
+        };
+        calls::munlockall2(AllFlags::CURRENT).unwrap();
+        assert_eq!(
+            (locked_pages(moved, 2), locked_pages(other, 2)),
+            (vec![true; 2], vec![false; 2])
+        );
+        // SAFETY: as above.
+        unsafe {
+            calls::munmap(moved.cast(), 2 * PAGE).unwrap();
+            let flags = calls::MapFlags::PRIVATE | calls::MapFlags::FIXED_NOREPLACE;
+            rustix::mm::mmap_anonymous(moved.cast(), 2 * PAGE, crate::lock::RW, flags).unwrap();
+        }
+        assert_eq!(locked_pages(moved, 2), [true; 2]);
+        calls::munlockall2(AllFlags::CURRENT).unwrap();
+        assert_eq!(locked_pages(moved, 2), [false; 2]);
+    });
+}

@@ -57,6 +57,28 @@ fn what_could_not_be_locked_again_is_lost_to_its_owner_alone() {
 }
 
 #[test]
+fn a_child_that_starts_with_nothing_knows_of_nothing_foreign_either() {
+    in_child(|| {
+        let start = map(2);
+        pagetide_kernel::mlock::mlock2(start as usize, 2 * PAGE, 1).unwrap();
+        calls::mlockall(AllFlags::FUTURE | AllFlags::ONFAULT).unwrap();
+        calls::set_fork_policy(ForkPolicy::Drop);
+        in_child(|| {
+            assert_eq!(vmlck(), 0);
+            calls::mlockall(AllFlags::FUTURE | AllFlags::ONFAULT).unwrap();
+            // SAFETY: memory that only this test uses, mapped anew and locked by the kernel.
+            unsafe {
+                let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+                rustix::mm::mmap_anonymous(start.cast(), 2 * PAGE, crate::lock::RW, flags).unwrap();
+            }
+            assert_eq!(locked_pages(start, 2), [true; 2]);
+            calls::munlockall2(AllFlags::CURRENT).unwrap();
+            assert_eq!(locked_pages(start, 2), [false; 2]);
+        });
+    });
+}
+
+#[test]
 fn a_child_that_cannot_look_says_that_it_is_not_locked() {
     in_child(|| {
         become_user(64 * PAGE as u64);

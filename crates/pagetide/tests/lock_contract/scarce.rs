@@ -188,3 +188,28 @@ fn under_a_lowered_limit_nothing_is_replaced() {
         );
     });
 }
+
+#[test]
+fn what_could_not_be_weakened_stays_within_reach() {
+    for raised in [false, true] {
+        in_child(|| {
+            become_user(64 * PAGE as u64);
+            let start = map(4);
+            // SAFETY: mapped, and only read.
+            let bytes = unsafe { std::slice::from_raw_parts(start, 4 * PAGE) };
+            mlock2(start, 0, 4, ONFAULT);
+            let first = calls::hold(bytes, Mode::OnFault).unwrap();
+            let second = calls::hold(bytes, Mode::Full).unwrap();
+            lower(PAGE);
+            drop(second);
+            if raised {
+                lower(64 * PAGE);
+            }
+            drop(first);
+            agree(start, 4);
+            let mode = if raised { ONFAULT } else { LOCKED };
+            munlock2(start, 0, 4, mode);
+            assert_eq!(vmlck(), 0);
+        });
+    }
+}
