@@ -25,4 +25,4 @@ pub mod trap;
 pub mod uffd;
 pub mod wait;
 
-pub use page::{PAGE_SHIFT, PAGE_SIZE, PageNumber, PageRange};
+pub use page::{PAGE_SHIFT, PAGE_SIZE, PageNumber, PageRange, each_gap};

@@ -258,21 +258,28 @@ mod tests {
 
     #[test]
     fn a_hole_is_seen() {
-        let pages = Mapping::new(3 * PAGE_SIZE).unwrap();
-        let address = pages.as_ptr() as usize;
-        // SAFETY: the middle page of our own mapping, used no more; the tail is unmapped with it below.
-        unsafe { rustix::mm::munmap((address + PAGE_SIZE) as *mut _, PAGE_SIZE) }.unwrap();
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+        // Far from where the kernel puts the mappings of other tests, which would fill the hole.
+        let address = 7 << 32;
+        let around = [address, address + 2 * PAGE_SIZE];
+        for page in around {
+            let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+            // SAFETY: a new mapping that replaces none.
+            unsafe { mmap_anonymous(page as *mut _, PAGE_SIZE, ProtFlags::READ, flags) }.unwrap();
+        }
+        let pages = PageRange::covering(address, 3 * PAGE_SIZE);
         assert!(!is_mapped(address, 3 * PAGE_SIZE));
         assert!(is_mapped(address, PAGE_SIZE));
-        assert_eq!(mapped_head(pages.range()).pages(), 1);
-        let first = PageRange {
-            end: pages.range().start.add(1),
-            ..pages.range()
-        };
+        assert_eq!(mapped_head(pages).pages(), 1);
+        let first = PageRange::covering(address, PAGE_SIZE);
         assert_eq!(mapped_head(first), first);
         assert!(mapped_head(PageRange::EMPTY).is_empty());
         assert!(!may_be_locked(first));
         mlock2(address, PAGE_SIZE, MLOCK_ONFAULT).unwrap();
         assert!(may_be_locked(first));
+        for page in around {
+            // SAFETY: mapped above, referred to by nobody.
+            unsafe { munmap(page as *mut _, PAGE_SIZE) }.unwrap();
+        }
     }
 }

@@ -106,3 +106,31 @@ impl PageRange {
         (self.start.0..self.end.0).map(PageNumber)
     }
 }
+
+/// Calls `visit` with each part of `range` that is in none of `parts`, which are in order and do not overlap.
+pub fn each_gap(
+    range: PageRange,
+    parts: impl Iterator<Item = PageRange>,
+    mut visit: impl FnMut(PageRange),
+) {
+    let mut at = range.start;
+    for part in parts {
+        let part = part.intersection(range);
+        if part.is_empty() {
+            continue;
+        }
+        if at < part.start {
+            visit(PageRange {
+                start: at,
+                end: part.start,
+            });
+        }
+        at = at.max(part.end);
+    }
+    if at < range.end {
+        visit(PageRange {
+            start: at,
+            end: range.end,
+        });
+    }
+}

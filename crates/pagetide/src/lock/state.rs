@@ -4,6 +4,7 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
+pub(super) use pagetide_kernel::each_gap;
 use pagetide_kernel::smaps::{self, Area};
 use pagetide_kernel::sync::{Lock, LockGuard};
 use pagetide_kernel::{PageNumber, PageRange};
@@ -222,34 +223,6 @@ pub(super) fn everything() -> PageRange {
     PageRange {
         start: pagetide_kernel::PageNumber(0),
         end: pagetide_kernel::PageNumber(1 << 52),
-    }
-}
-
-/// Calls `visit` with each part of `range` that is in none of `parts`, which are in order.
-pub(super) fn each_gap(
-    range: PageRange,
-    parts: impl Iterator<Item = PageRange>,
-    mut visit: impl FnMut(PageRange),
-) {
-    let mut at = range.start;
-    for part in parts {
-        let part = part.intersection(range);
-        if part.is_empty() {
-            continue;
-        }
-        if at < part.start {
-            visit(PageRange {
-                start: at,
-                end: part.start,
-            });
-        }
-        at = at.max(part.end);
-    }
-    if at < range.end {
-        visit(PageRange {
-            start: at,
-            end: range.end,
-        });
     }
 }
 

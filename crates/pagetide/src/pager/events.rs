@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use pagetide_kernel::maps::Maps;
 use pagetide_kernel::sync::LockGuard;
 use pagetide_kernel::uffd::{Event, Stop};
-use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_kernel::{PageNumber, PageRange, each_gap};
 use rustix::io::Errno;
 
 use super::Pager;
@@ -51,7 +51,7 @@ impl FaultThread<'_> {
                     }
                     if mapped[..] != [range] {
                         self.doubtful.pop();
-                        each_gap(range, &mapped, |gap| self.unmap(gap));
+                        each_gap(range, mapped.iter().copied(), |gap| self.unmap(gap));
                         self.doubtful.extend(mapped);
                         continue;
                     }
@@ -80,7 +80,7 @@ impl FaultThread<'_> {
                     continue;
                 }
                 self.doubtful.push(common);
-                each_gap(part, &[common], |piece| rest.push(piece));
+                each_gap(part, std::iter::once(common), |piece| rest.push(piece));
             }
         }
         rest.into_iter().for_each(|part| self.unmap(part));
@@ -134,7 +134,9 @@ impl FaultThread<'_> {
             if let Some(at) = self.doubtful.iter().position(known) {
                 let range = self.doubtful.swap_remove(at);
                 let gone = range.intersection(old);
-                each_gap(range, &[gone], |piece| self.doubtful.push(piece));
+                each_gap(range, std::iter::once(gone), |piece| {
+                    self.doubtful.push(piece)
+                });
                 self.unmap(gone);
                 continue;
             }
@@ -180,7 +182,7 @@ impl FaultThread<'_> {
         match self.events.remove(at) {
             Some(Event::Unmap(range)) => {
                 let part = range.intersection(part);
-                each_gap(range, &[part], |rest| {
+                each_gap(range, std::iter::once(part), |rest| {
                     self.events.insert(at, Event::Unmap(rest))
                 });
                 self.unmap(part);
@@ -283,15 +285,6 @@ fn halves(range: PageRange) -> Vec<PageRange> {
     match range.pages() {
         0 | 1 => vec![range],
         _ => vec![half(range.start, middle), half(middle, range.end)],
-    }
-}
-
-/// Calls `visit` with each part of `range` between `parts`, which are in order.
-pub(super) fn each_gap(range: PageRange, parts: &[PageRange], mut visit: impl FnMut(PageRange)) {
-    let ends = std::iter::once(range.start).chain(parts.iter().map(|part| part.end));
-    let starts = parts.iter().map(|part| part.start).chain([range.end]);
-    for (start, end) in ends.zip(starts).filter(|(start, end)| start < end) {
-        visit(PageRange { start, end });
     }
 }
 

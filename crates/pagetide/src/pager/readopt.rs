@@ -1,10 +1,9 @@
 //! After a fork, in the child: the memory is there, the registration is not.
-use pagetide_kernel::PageRange;
 use pagetide_kernel::maps::{Backing, Maps};
+use pagetide_kernel::{PageRange, each_gap};
 use rustix::io::Errno;
 
 use super::Pager;
-use super::events::each_gap;
 use super::word::State;
 
 impl Pager {
@@ -47,11 +46,8 @@ impl Pager {
         for span in spans {
             let first = mapped.partition_point(|m| m.end <= span.start);
             let last = mapped.partition_point(|m| m.start < span.end);
-            let parts: Vec<PageRange> = mapped[first..last.max(first)]
-                .iter()
-                .map(|m| m.intersection(*span))
-                .collect();
-            each_gap(*span, &parts, |gap| {
+            let parts = mapped[first..last.max(first)].iter().copied();
+            each_gap(*span, parts, |gap| {
                 self.remove_span(gap);
                 self.empty(gap);
             });
