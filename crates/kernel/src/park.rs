@@ -248,8 +248,12 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
+    /// Held by each test: parking is of the whole process, and one of them has a thread that blocks the signal.
+    static ALONE: Mutex<()> = Mutex::new(());
+
     #[test]
     fn parked_threads_write_nothing_and_go_on_after() {
+        let _alone = ALONE.lock().unwrap_or_else(|held| held.into_inner());
         /// Ends the threads however the test ends.
         struct Ends<'a>(&'a AtomicBool);
         impl Drop for Ends<'_> {
@@ -291,6 +295,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_blocks_the_signal_is_named_and_the_others_go_on() {
+        let _alone = ALONE.lock().unwrap_or_else(|held| held.into_inner());
         let (blocked, done) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
