@@ -19,7 +19,7 @@ pub mod events;
 pub mod evict;
 pub mod evict_in_place;
 pub mod fault;
-mod follow;
+pub(crate) mod follow;
 pub mod freed;
 mod handles;
 mod loads;

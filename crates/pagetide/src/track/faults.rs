@@ -38,6 +38,8 @@ pub(crate) trait OnWrite: Send + Sync + 'static {
     /// Opens `page`; false if the access is to be tried again as it is. In delivery by signal this runs in a signal handler: no allocation, no
     /// locks of the program's.
     fn on_write(&self, page: PageNumber) -> bool;
+    /// Called before [`OnWrite::on_write`] in a thread that serves a fault of its own.
+    fn note_faulting_thread(&self) {}
 }
 
 struct Server<S>(Arc<S>);
@@ -46,6 +48,7 @@ impl<S: OnWrite> Serve for Server<S> {
     fn serve(&self, access: Access) -> bool {
         // Protected pages can be read: a read that faults is a page that is lost, or a file that ends before it.
         access.write && {
+            self.0.note_faulting_thread();
             self.0.on_write(PageNumber::containing(access.address));
             true
         }

@@ -1,31 +1,39 @@
 //! Arming: write-protecting everything that is open, with the help of a few threads when that is much.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 
 use pagetide_kernel::sync::Doorbell;
 use rustix::io::Errno;
 
 use super::copy_aside::Shared;
-use crate::track::memory::TrackError;
+use super::place::Place;
+use crate::track::memory::{TrackError, system};
 use crate::track::threads;
 
-/// Pages protected by one system call, at most: 32 MiB, so that the helpers share the work evenly.
-const CHUNK_PAGES: usize = 8192;
+/// Pages protected by one system call, at most: 8 MiB, so that the helpers share the work evenly, and writers are not held up for long.
+const CHUNK_PAGES: usize = 2048;
 /// More open pages than a part in so many are protected with the rest of the memory, by large ranges; fewer one by one. A single page costs as much as
-/// twenty of a range while the writers are held, and as much as some hundred while they run: each call then interrupts their processors.
+/// twenty of a range while there is nobody to interrupt, and as much as some hundred while writers run elsewhere: each call then interrupts their processors.
 const MOST_OPEN_HELD: usize = 16;
 const MOST_OPEN_RUNNING: usize = 256;
 /// More helpers than this do not make the kernel faster.
 const HELPERS_MAX: usize = 3;
 
+/// Rounds of closing at most while writers go on, and how many open pages are few enough.
+const ROUNDS_MAX: usize = 8;
+const FEW_OPEN_PAGES: usize = 32;
+
 /// What the writers do while memory is armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Writers {
-    /// They hold still.
+enum Writers {
+    /// They hold still, and their processors are ours.
     Held,
-    /// They go on.
+    /// They go on, on other processors.
     Running,
+    /// They go on, on the processor of whoever protects.
+    Beside,
 }
 
 /// Threads that help to arm.
@@ -74,7 +82,7 @@ impl Armer {
             let body = move || {
                 while !work.closing.load(SeqCst) {
                     let seen = work.start.look();
-                    work.protect_chunks();
+                    work.protect_chunks(&mut || {});
                     if work.next.load(SeqCst) >= work.chunks.len() && !work.closing.load(SeqCst) {
                         work.start.wait(seen, None);
                     }
@@ -92,10 +100,53 @@ impl Armer {
         Ok(armer)
     }
 
-    /// Closes every open page; after an error everything counts as open. Allocates nothing: other threads may be parked. One at a time.
-    pub fn close_all(&self, writers: Writers) -> Result<(), Errno> {
-        self.try_close_all(writers).inspect_err(|_| {
-            let shared = &self.work.shared;
+    /// Closes every open page while the writers hold still; after an error everything counts as open. Allocates nothing: other threads may be parked.
+    /// One at a time.
+    pub fn close_all(&self) -> Result<(), Errno> {
+        self.work.close_all(Writers::Held, &mut || {})
+    }
+
+    /// Closes open pages, while writers go on, until few are open or a round leaves hardly fewer. Returns how many are open now. A thread of its own does
+    /// it, which may go where the writer is. One at a time.
+    pub fn close_most(&self) -> Result<usize, TrackError> {
+        let (tell, told) = channel();
+        let work = Arc::clone(&self.work);
+        let thread = threads::start("pagetide-arm", move || {
+            // Nobody listens only if the caller has panicked.
+            let _ = tell.send(work.close_most());
+        })?;
+        let closed = told.recv();
+        let _ = thread.join();
+        closed
+            .unwrap_or(Err(Errno::IO))
+            .map_err(system("write-protecting memory"))
+    }
+}
+
+impl Work {
+    fn close_most(&self) -> Result<usize, Errno> {
+        let mut place = Place::new(&self.shared);
+        let mut open = usize::MAX;
+        for _ in 0..ROUNDS_MAX {
+            let writers = match place.shares() {
+                true => Writers::Beside,
+                false => Writers::Running,
+            };
+            self.close_all(writers, &mut || place.share_in_turns())?;
+            let now = self.shared.guard.open_pages();
+            // Few, or hardly fewer: what is written in the time of a round is what remains, and a page is protected more cheaply when nobody writes.
+            if now <= FEW_OPEN_PAGES || now > open / 2 {
+                return Ok(now);
+            }
+            open = now;
+        }
+        Ok(open)
+    }
+
+    /// Calls `between` between pieces of work.
+    fn close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
+        self.try_close_all(writers, between).inspect_err(|_| {
+            let shared = &self.shared;
             // A region's page that counts as open is opened without our being told.
             shared
                 .pages
@@ -104,37 +155,34 @@ impl Armer {
         })
     }
 
-    fn try_close_all(&self, writers: Writers) -> Result<(), Errno> {
-        let guard = &self.work.shared.guard;
+    fn try_close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
+        let guard = &self.shared.guard;
         let part = match writers {
-            Writers::Held => MOST_OPEN_HELD,
+            Writers::Held | Writers::Beside => MOST_OPEN_HELD,
             Writers::Running => MOST_OPEN_RUNNING,
         };
         if guard.open_pages() * part < guard.spans.pages() {
-            return guard.closing(|| guard.close_open(|_, _| {}));
+            return guard.closing(|| guard.close_open(|_, _| between()));
         }
         guard.clear_marks()?;
-        let work = &self.work;
-        work.errno.store(0, SeqCst);
-        work.done.store(0, SeqCst);
-        work.next.store(0, SeqCst);
+        self.errno.store(0, SeqCst);
+        self.done.store(0, SeqCst);
+        self.next.store(0, SeqCst);
         // Where the writers run, helpers would take their processors from them.
-        if writers == Writers::Held && !self.helpers.is_empty() {
-            work.start.ring();
+        if writers == Writers::Held {
+            self.start.ring();
         }
-        work.protect_chunks();
-        while work.done.load(SeqCst) < work.chunks.len() || work.busy.load(SeqCst) != 0 {
+        self.protect_chunks(between);
+        while self.done.load(SeqCst) < self.chunks.len() || self.busy.load(SeqCst) != 0 {
             std::hint::spin_loop();
         }
-        match work.errno.load(SeqCst) {
+        match self.errno.load(SeqCst) {
             0 => Ok(()),
             errno => Err(Errno::from_raw_os_error(errno as i32)),
         }
     }
-}
 
-impl Work {
-    fn protect_chunks(&self) {
+    fn protect_chunks(&self, between: &mut dyn FnMut()) {
         self.busy.fetch_add(1, SeqCst);
         loop {
             let number = self.next.fetch_add(1, SeqCst);
@@ -145,6 +193,7 @@ impl Work {
                 self.errno.store(errno.raw_os_error() as u64, SeqCst);
             }
             self.done.fetch_add(1, SeqCst);
+            between();
         }
         self.busy.fetch_sub(1, SeqCst);
     }

@@ -2,10 +2,12 @@
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::uffd::Uffd;
 use pagetide_kernel::{PAGE_SIZE, PageNumber};
 
 use super::pages::{Held, Pages, Phase};
+use super::place::Writers;
 use super::pool::{Pool, SlotIndex};
 use crate::pager::watch::{Opened, Watcher};
 use crate::track::faults::OnWrite;
@@ -22,6 +24,7 @@ pub(crate) struct Shared {
     pub faults: AtomicU64,
     pub copies: AtomicU64,
     pub waits: AtomicU64,
+    pub writers: Writers,
 }
 
 impl Shared {
@@ -40,6 +43,7 @@ impl Shared {
             faults: AtomicU64::new(0),
             copies: AtomicU64::new(0),
             waits: AtomicU64::new(0),
+            writers: Writers::default(),
         }
     }
 
@@ -121,7 +125,14 @@ impl OnWrite for Shared {
             // Saved or left out: what is written from now on is not this snapshot's.
             held.set_saved(phase.epoch);
         }
-        self.guard.open(index, index + 1).is_ok()
+        let before = now_ns();
+        let opened = self.guard.open(index, index + 1);
+        self.writers.note_opening(now_ns() - before);
+        opened.is_ok()
+    }
+
+    fn note_faulting_thread(&self) {
+        self.writers.note();
     }
 }
 

@@ -16,6 +16,7 @@ pub mod hold;
 pub mod image;
 pub mod lazy;
 pub(crate) mod pages;
+pub(crate) mod place;
 pub(crate) mod pool;
 pub mod reader;
 pub mod restore;
@@ -39,7 +40,7 @@ pub use worker::{Report, Snapshot};
 use super::faults::{Delivery, FaultSource, open_for_writes, register, unwatch, watch};
 use super::guard::{Guard, Protector};
 use super::memory::{Memory, Spans, TrackError, system};
-use arm::{Armer, Writers};
+use arm::Armer;
 use copy_aside::Shared;
 use format::{RegionEntry, SnapshotId};
 use pool::Pool;
@@ -51,9 +52,6 @@ use writer::{Parent, Writer};
 const POOL_PAGES_MIN: usize = 1024;
 /// Without a limit given, one page of extra memory for so many of the memory.
 const POOL_SHARE: usize = 32;
-/// Pre-arming rounds at most, and how many open pages are few enough.
-const ROUNDS_MAX: usize = 8;
-const FEW_OPEN_PAGES: usize = 32;
 
 /// Why a snapshot could not be taken. The program's memory is as it would be without it, and no file is left under the snapshot's name.
 #[derive(Debug, thiserror::Error)]
@@ -317,7 +315,7 @@ impl Snapshotter {
             if epoch.is_none() {
                 begun = Some(Begun(self));
                 epoch = Some(self.shared.begin(base));
-                result = armer.close_all(Writers::Held);
+                result = armer.close_all();
             }
             armed_ns = now_ns() - start_ns;
         });
@@ -364,19 +362,7 @@ impl Snapshotter {
             .armer
             .as_ref()
             .expect("lives as long as the snapshotter");
-        let mut open = usize::MAX;
-        for _ in 0..ROUNDS_MAX {
-            armer
-                .close_all(Writers::Running)
-                .map_err(system("write-protecting memory"))?;
-            let now = self.shared.guard.open_pages();
-            // Few, or hardly fewer: what is written in the time of a round is what remains, and a page is protected more cheaply when nobody writes.
-            if now <= FEW_OPEN_PAGES || now > open / 2 {
-                return Ok(now);
-            }
-            open = now;
-        }
-        Ok(open)
+        Ok(armer.close_most()?)
     }
 
     /// The most extra memory a snapshot uses for old bytes of pages, in bytes.

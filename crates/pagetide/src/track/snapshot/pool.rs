@@ -1,5 +1,5 @@
 //! Room for the old bytes of pages that are written before the sweep reaches them: a fixed number of slots, used without locks or allocation.
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
 use pagetide_kernel::PAGE_SIZE;
@@ -58,6 +58,11 @@ impl Pool {
 
     pub fn slots(&self) -> usize {
         self.slots
+    }
+
+    /// How much of it is used.
+    pub fn fullness_percent(&self) -> u64 {
+        (self.used.load(Relaxed) * 100 / self.slots) as u64
     }
 
     /// Most slots used at a time since [`Pool::reset`].

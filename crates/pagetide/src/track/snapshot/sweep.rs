@@ -10,6 +10,7 @@ use pagetide_store::Page;
 use super::copy_aside::Shared;
 use super::format::BLOCK_PAGES_MAX;
 use super::pages::Phase;
+use super::place::Place;
 use super::pool::SlotIndex;
 use super::writer::{Writer, Written};
 use crate::pager::peek::Peeked;
@@ -59,6 +60,7 @@ pub(crate) struct Sweep<'a> {
     block_pages: Vec<u64>,
     /// A page was passed because its lock was held.
     passed_over: bool,
+    place: Place<'a>,
 }
 
 impl<'a> Sweep<'a> {
@@ -79,6 +81,7 @@ impl<'a> Sweep<'a> {
             block: vec![0; BLOCK_PAGES_MAX * PAGE_SIZE],
             block_pages: Vec::with_capacity(BLOCK_PAGES_MAX),
             passed_over: false,
+            place: Place::new(shared),
         }
     }
 
@@ -98,6 +101,7 @@ impl<'a> Sweep<'a> {
         // Every page is saved; what writers saved last is in the pool when they are done.
         self.shared.end();
         self.drain()?;
+        self.place.leave();
         self.writer.finish().map_err(Stopped::Sink)
     }
 
@@ -218,6 +222,7 @@ impl<'a> Sweep<'a> {
     }
 
     fn put_block(&mut self, span: usize) -> Result<(), Stopped> {
+        self.place.consider();
         let bytes = &self.block[..self.block_pages.len() * PAGE_SIZE];
         self.writer
             .put(span as u32, &self.block_pages, bytes)
@@ -284,6 +289,7 @@ impl<'a> Sweep<'a> {
                     .map_err(Stopped::Sink)?;
                 done += same;
             }
+            self.place.consider();
             if self.progress.cancelled.load(SeqCst) {
                 return Err(Stopped::Cancelled);
             }
