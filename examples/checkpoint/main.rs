@@ -3,10 +3,11 @@
 //! It walks a table of 64 MiB in a pseudo-random order and mixes every word it meets; the result depends on every step. Usage:
 //! `checkpoint DIRECTORY STEPS`. Prints the result; the same with and without interruptions.
 use std::path::Path;
+use std::process::ExitCode;
 
 use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::restore::read_region;
-use pagetide::track::snapshot::{Plan, Snapshot};
+use pagetide::track::snapshot::{Plan, Snapshot, SnapshotError};
 use pagetide::track::{Memory, Snapshotter};
 
 const WORDS: usize = 8 << 20;
@@ -15,21 +16,51 @@ const INTERVAL: u64 = 2_000_000;
 /// Words that hold the computation's own state: steps done, place, sum.
 const STATE: usize = 3;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().collect();
-    let [_, directory, steps] = &arguments[..] else {
-        return Err("usage: checkpoint DIRECTORY STEPS".into());
+/// The directory and the steps; or what is wrong with the arguments.
+fn parse(arguments: &[String]) -> Result<(&Path, u64), String> {
+    let [directory, steps] = arguments else {
+        return Err("usage: checkpoint DIRECTORY STEPS".to_owned());
     };
-    let (path, steps) = (
-        Path::new(directory).join("checkpoint"),
-        steps.parse::<u64>()?,
-    );
+    let steps = steps.parse().map_err(|_| {
+        format!("'{steps}' is not a number of steps; expected a whole number such as 30000000")
+    })?;
+    let directory = Path::new(directory);
+    if !directory.is_dir() {
+        return Err(format!(
+            "'{}' is not a directory; make it first, or name one that exists",
+            directory.display()
+        ));
+    }
+    Ok((directory, steps))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (directory, steps) = match parse(&arguments) {
+        Ok(parsed) => parsed,
+        Err(wrong) => {
+            eprintln!("error: {wrong}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(&directory.join("checkpoint"), steps) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(path: &Path, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
+    let failed =
+        |error: SnapshotError| format!("checkpointing to {} failed: {error}", path.display());
     let table = pagetide_kernel::own::Mapping::new(WORDS * 8)?;
     // SAFETY: the mapping is as long, aligned, zeroed, and used through this slice only; the snapshotter reads it while it is protected.
     let words = unsafe { std::slice::from_raw_parts_mut(table.as_ptr().cast::<u64>(), WORDS) };
     if path.exists() {
         let bytes = bytes_of(words);
-        read_region(&Image::open(&path)?, "table", bytes, 0, &Default::default())?;
+        read_region(&Image::open(path)?, "table", bytes, 0, &Default::default())?;
         eprintln!("resumed at step {}", words[0]);
     }
     // SAFETY: `table` is dropped after the snapshotter.
@@ -41,15 +72,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         if words[0].is_multiple_of(INTERVAL) && under_way.as_ref().is_none_or(Snapshot::is_finished)
         {
             if let Some(complete) = under_way.take() {
-                complete.wait()?;
+                complete.wait().map_err(failed)?;
             }
             // One thread computes, and it is here: nothing has to be held.
-            under_way =
-                Some(snapshotter.snapshot(&path, Plan::full(), |arm: &mut dyn FnMut()| arm())?);
+            let begun = snapshotter.snapshot(path, Plan::full(), |arm: &mut dyn FnMut()| arm());
+            under_way = Some(begun.map_err(failed)?);
         }
     }
     if let Some(last) = under_way.take() {
-        last.wait()?;
+        last.wait().map_err(failed)?;
     }
     println!("{:016x}", words[2]);
     Ok(())

@@ -7,7 +7,8 @@
 //! save says exactly which writes it has.
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -41,11 +42,17 @@ impl Table {
     fn open(path: &Path) -> Result<Table, Error> {
         let (address, restored, new) = if path.exists() {
             let restored = restore(Image::open(path)?, LazyPlan::default())?;
+            let other = |what: String| {
+                format!(
+                    "{}: {what}; expected a save of kv-server: move the file away, or name another directory",
+                    path.display()
+                )
+            };
             let (address, len) = restored
                 .region("table")
-                .ok_or("the snapshot has no table")?;
+                .ok_or_else(|| other("the snapshot has no region 'table'".to_owned()))?;
             if len != BYTES {
-                return Err("the snapshot's table has another size".into());
+                return Err(other(format!("its table has {len} bytes rather than {BYTES}")).into());
             }
             (address as usize, Some(restored), None)
         } else {
@@ -99,32 +106,78 @@ impl Table {
     }
 }
 
-fn main() -> Result<(), Error> {
-    let arguments: Vec<String> = std::env::args().collect();
-    let [_, directory, port, how] = &arguments[..] else {
-        return Err("usage: kv-server DIRECTORY PORT snapshot|fork".into());
+/// How the server saves itself.
+#[derive(Debug, Clone, Copy)]
+enum How {
+    Snapshot,
+    Fork,
+}
+
+/// The directory, the port and the way to save; or what is wrong with the arguments.
+fn parse(arguments: &[String]) -> Result<(&Path, u16, How), String> {
+    let [directory, port, how] = arguments else {
+        return Err("usage: kv-server DIRECTORY PORT snapshot|fork".to_owned());
     };
-    let port: u16 = port.parse().map_err(|_| {
+    let port = port.parse().map_err(|_| {
         format!("'{port}' is not a port; expected a number from 0 (any free one) to 65535")
     })?;
-    let path = Path::new(directory).join("table.snapshot");
+    let how = match how.as_str() {
+        "snapshot" => How::Snapshot,
+        "fork" => How::Fork,
+        other => {
+            return Err(format!(
+                "'{other}' is not a way to save; expected snapshot or fork"
+            ));
+        }
+    };
+    let directory = Path::new(directory);
+    if !directory.is_dir() {
+        return Err(format!(
+            "'{}' is not a directory; make it first, or name one that exists",
+            directory.display()
+        ));
+    }
+    Ok((directory, port, how))
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (directory, port, how) = match parse(&arguments) {
+        Ok(parsed) => parsed,
+        Err(wrong) => {
+            eprintln!("error: {wrong}");
+            return ExitCode::from(2);
+        }
+    };
+    match run(directory, port, how) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(directory: &Path, port: u16, how: How) -> Result<(), Error> {
+    let path = directory.join("table.snapshot");
     let table = Arc::new(Table::open(&path)?);
-    let listener = TcpListener::bind(("127.0.0.1", port))?;
+    let listener = TcpListener::bind(("127.0.0.1", port))
+        .map_err(|error| format!("port {port} of 127.0.0.1 cannot be listened on: {error}"))?;
     println!(
         "ready on {} with {} writes",
         listener.local_addr()?,
         table.saved.load(SeqCst)
     );
     let saver = Arc::clone(&table);
-    match how.as_str() {
-        "snapshot" => std::thread::spawn(move || end_on_error(save_by_snapshot(&saver, &path))),
-        "fork" => std::thread::spawn(move || end_on_error(save_by_fork(&saver, &path))),
-        other => {
-            return Err(
-                format!("'{other}' is not a way to save; expected snapshot or fork").into(),
-            );
-        }
-    };
+    std::thread::spawn(move || {
+        end_on_error(
+            match how {
+                How::Snapshot => save_by_snapshot(&saver, &path),
+                How::Fork => save_by_fork(&saver, &path),
+            },
+            &path,
+        );
+    });
     for stream in listener.incoming() {
         let (table, stream) = (Arc::clone(&table), stream?);
         std::thread::spawn(move || serve(&table, &stream));
@@ -132,9 +185,9 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-fn end_on_error(result: Result<(), Error>) {
+fn end_on_error(result: Result<(), Error>, path: &Path) {
     if let Err(error) = result {
-        eprintln!("saving failed: {error}");
+        eprintln!("error: saving to {} failed: {error}", path.display());
         std::process::exit(1);
     }
 }
@@ -170,6 +223,7 @@ unsafe extern "C" {
     fn _exit(code: i32) -> !;
 }
 
+/// A save that fails is told and tried again: the next child may find room.
 fn save_by_fork(table: &Table, path: &Path) -> Result<(), Error> {
     if let Some(restored) = &table.restored {
         restored.wait()?;
@@ -181,33 +235,62 @@ fn save_by_fork(table: &Table, path: &Path) -> Result<(), Error> {
         let writes = table.word(0).load(SeqCst);
         // SAFETY: the child uses this thread's state and the table only, and ends by _exit.
         let child = unsafe { fork() };
+        let no_child = (child < 0).then(std::io::Error::last_os_error);
         if child == 0 {
-            let code = i32::from(write_all(table, path.to_owned()).is_err());
+            let written = write_all(table, path).inspect_err(|error| {
+                let line = format!("error: writing {}: {error}\n", path.display());
+                // Not eprintln!: who held its lock when this was forked will never give it back here.
+                let _ = rustix::io::write(std::io::stderr(), line.as_bytes());
+            });
+            let code = i32::from(written.is_err());
             // SAFETY: ends the child without running anything else of the program.
             unsafe { _exit(code) };
         }
         drop(alone);
         let pause = start.elapsed();
-        let pid = rustix::process::Pid::from_raw(child).ok_or("fork failed")?;
-        let status = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty())?;
-        if status.is_some_and(|(_, status)| status.exit_status() == Some(0)) {
-            table.saved.store(writes, SeqCst);
+        let written = match no_child {
+            Some(error) => Err(format!("fork: {error}")),
+            None => wait_for_child(child),
+        };
+        match written {
+            Ok(()) => {
+                table.saved.store(writes, SeqCst);
+                eprintln!(
+                    "saved {writes} writes by fork: pause {pause:?}, whole {:?}",
+                    start.elapsed()
+                );
+            }
+            Err(why) => eprintln!(
+                "error: saving to {} by fork failed: {why}; the last complete save has {} writes, the next try is in {INTERVAL:?}",
+                path.display(),
+                table.saved.load(SeqCst)
+            ),
         }
-        eprintln!(
-            "saved {writes} writes by fork: pause {pause:?}, whole {:?}",
-            start.elapsed()
-        );
     }
 }
 
-fn write_all(table: &Table, path: PathBuf) -> std::io::Result<()> {
+/// Only a child that ended with 0 has saved; otherwise says why it has not.
+fn wait_for_child(child: i32) -> Result<(), String> {
+    let pid = rustix::process::Pid::from_raw(child);
+    let waited = rustix::process::waitpid(pid, rustix::process::WaitOptions::empty());
+    let (_, status) = waited
+        .map_err(|error| error.to_string())?
+        .ok_or("the child is not known")?;
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(0), _) => Ok(()),
+        (_, Some(signal)) => Err(format!("signal {signal} ended the child")),
+        _ => Err("the child could not write it".to_owned()),
+    }
+}
+
+fn write_all(table: &Table, path: &Path) -> std::io::Result<()> {
     let pages = (BYTES / 4096) as u64;
     let region = RegionEntry {
         name: "table".into(),
         address: table.address as u64,
         pages,
     };
-    let sink = Box::new(FileSink::create(&path)?);
+    let sink = Box::new(FileSink::create(path)?);
     let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
     for first in (0..pages).step_by(BLOCK_PAGES_MAX) {
         let numbers: [u64; BLOCK_PAGES_MAX] = std::array::from_fn(|number| first + number as u64);

@@ -110,12 +110,17 @@ fn main() -> ExitCode {
         Task::ThreadsWorker(task) => lock::threads::work(&task).and_then(|sizes| print(&sizes)),
         Task::StreamWorker(task) => lock::overhead::stream(&task).and_then(|rates| print(&rates)),
     };
+    // A failure while a signal has all undone is the signal's doing, and its exit code counts: that thread ends the process.
+    if result.is_err() && undo::has_begun() {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+    }
     let restored = undo::all();
     if let Err(error) = &result {
         eprintln!("error: {error}");
     }
     match result {
         Ok(()) if restored => ExitCode::SUCCESS,
+        Err(error) if track::Usage::is_cause_of(&error) => ExitCode::from(2),
         // Exit code 3, as everywhere: this system cannot do it.
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => ExitCode::from(3),
         _ => ExitCode::FAILURE,

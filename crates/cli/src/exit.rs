@@ -10,7 +10,7 @@ pub const OF_DOCTOR: &str =
     "Exit codes: 0 run works fully; 1 it works, degraded; 2 wrong arguments; 3 it does not work.";
 /// Those of `snapshot` and what is below it.
 pub const OF_SNAPSHOTS: &str = "Exit codes: 0 done; 1 diff: pages differ, or the two cannot be compared; 2 wrong arguments; \
-     4 a file cannot be opened, is no snapshot or is not whole; 5 a block of it is damaged.";
+     4 a file cannot be opened, is no snapshot or is not whole, or stdout or the result of merge cannot be written; 5 a block of a file is damaged. Of several failures the highest code counts.";
 /// Those of `store` and what is below it.
 pub const OF_STORES: &str =
     "Exit codes: 0 done; 2 wrong arguments; 4 the store or its server cannot be reached or used.";

@@ -1,6 +1,7 @@
 //! `pagetide snapshot`: what it says of whole, torn and altered files, of chains and differences.
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
 use pagetide::track::snapshot::sink::FileSink;
@@ -14,12 +15,33 @@ fn pagetide(arguments: &[&str], files: &[&Path]) -> Output {
     command.output().unwrap()
 }
 
+/// Runs it in `directory`.
+fn pagetide_in(directory: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_pagetide"));
+    command.current_dir(directory).arg("snapshot");
+    command.args(arguments).output().unwrap()
+}
+
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 /// Writes a snapshot of a region of 100 pages in which `pages` hold their byte throughout.
 fn write(path: &Path, parent: Option<(&Path, SnapshotId)>, pages: &[(u64, u8)]) -> SnapshotId {
+    write_taken_at(now(), path, parent, pages)
+}
+
+fn now() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since_1970.as_nanos() as u64
+}
+
+fn write_taken_at(
+    taken: u64,
+    path: &Path,
+    parent: Option<(&Path, SnapshotId)>,
+    pages: &[(u64, u8)],
+) -> SnapshotId {
     let id = SnapshotId::random();
     let parent = parent.map(|(path, id)| Parent {
         id,
@@ -31,7 +53,7 @@ fn write(path: &Path, parent: Option<(&Path, SnapshotId)>, pages: &[(u64, u8)]) 
         pages: 100,
     };
     let sink = Box::new(FileSink::create(path).unwrap());
-    let mut writer = Writer::new(sink, id, parent.as_ref(), vec![region]).unwrap();
+    let mut writer = Writer::taken_at(taken, sink, id, parent.as_ref(), vec![region]).unwrap();
     for (page, byte) in pages {
         let mut bytes = vec![*byte; PAGE];
         if *byte != 0 {
@@ -159,4 +181,313 @@ fn merge_of_a_chain_is_the_same_as_the_chain() {
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
     let gap = pagetide(&["merge", "-o", upper.to_str().unwrap()], &[&base, &two]);
     assert_eq!(gap.status.code(), Some(2), "{}", text(&gap));
+}
+
+/// Expects a code, and `parts` in what was said.
+fn expect(output: &Output, code: i32, parts: &[&str]) {
+    let said = text(output);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    for part in parts {
+        assert!(said.contains(part), "{part} is not in:\n{said}");
+    }
+}
+
+fn fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Flips a bit of the first block.
+fn damage(path: &Path) {
+    let mut bytes = std::fs::read(path).unwrap();
+    bytes[130] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn merge_replaces_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    std::fs::create_dir(place.join("directory")).unwrap();
+    std::os::unix::fs::symlink("nowhere", place.join("dangling")).unwrap();
+    std::os::unix::fs::symlink("base", place.join("link")).unwrap();
+    std::fs::write(place.join("letter"), "dear").unwrap();
+    fifo(&place.join("fifo"));
+    let keeps = |output: &str, files: &[&str]| {
+        let before = contents(place);
+        let mut arguments = vec!["merge", "-o", output];
+        arguments.extend(files);
+        let parts = [output, "give another name or remove it first"];
+        expect(&pagetide_in(place, &arguments), 2, &parts);
+        assert!(contents(place) == before, "{output}");
+    };
+    // The parent of what is merged, which the result builds on.
+    keeps("base", &["one", "two"]);
+    for output in [
+        "two",
+        "one",
+        "./one",
+        "directory",
+        "dangling",
+        "link",
+        "letter",
+        "fifo",
+        "/dev/null",
+    ] {
+        keeps(output, &["base", "one", "two"]);
+    }
+    // A parent that is not there is not replaced by what builds on it.
+    std::fs::remove_file(place.join("base")).unwrap();
+    let output = pagetide_in(place, &["merge", "-o", "base", "one", "two"]);
+    expect(&output, 2, &["'base' has the name of the parent"]);
+    assert!(!place.join("base").exists());
+}
+
+/// Every name in a directory, and what is in the files.
+fn contents(directory: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let entries = std::fs::read_dir(directory).unwrap();
+    let mut all: Vec<_> = entries
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            let meta = path.symlink_metadata().unwrap();
+            let bytes = if meta.is_file() {
+                std::fs::read(&path).unwrap()
+            } else {
+                format!("{:?}", meta.file_type()).into_bytes()
+            };
+            (path, bytes)
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_merge_that_builds_on_a_parent_is_written_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    let other = place.join("other");
+    std::fs::create_dir(&other).unwrap();
+    let output = pagetide_in(place, &["merge", "-o", "other/upper", "two", "one"]);
+    expect(
+        &output,
+        2,
+        &["'base'", "'other'", "beside its parent, in '.'"],
+    );
+    assert_eq!(std::fs::read_dir(&other).unwrap().count(), 0);
+    // The same directory by another name.
+    let output = pagetide_in(place, &["merge", "-o", "other/../upper", "two", "one"]);
+    expect(&output, 0, &[]);
+    // A full result may go anywhere.
+    let output = pagetide_in(place, &["merge", "-o", "other/full", "two", "one", "base"]);
+    expect(&output, 0, &[]);
+    let same = pagetide_in(place, &["diff", "two", "other/full"]);
+    expect(&same, 0, &["0 pages differ"]);
+    // So may one whose parent is there, too.
+    std::fs::copy(place.join("base"), other.join("base")).unwrap();
+    let output = pagetide_in(place, &["merge", "-o", "other/upper", "two", "one"]);
+    expect(&output, 0, &[]);
+    let same = pagetide_in(place, &["diff", "two", "other/upper"]);
+    expect(&same, 0, &["0 pages differ"]);
+}
+
+#[test]
+fn merge_names_what_is_given_twice() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    let output = pagetide_in(place, &["merge", "-o", "merged", "two", "two", "one"]);
+    expect(&output, 2, &["'two' is given twice"]);
+    std::fs::copy(place.join("two"), place.join("copy")).unwrap();
+    let output = pagetide_in(place, &["merge", "-o", "merged", "two", "one", "copy"]);
+    expect(&output, 2, &["'two' and 'copy' are one snapshot"]);
+}
+
+#[test]
+fn a_merged_file_was_taken_when_its_newest_was() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (base, one) = (place.join("base"), place.join("one"));
+    let id = write_taken_at(1_000_000_007, &base, None, &[(1, 1)]);
+    write_taken_at(2_000_000_011, &one, Some((&base, id)), &[(1, 2)]);
+    let output = pagetide_in(place, &["merge", "-o", "merged", "base", "one"]);
+    expect(&output, 0, &[]);
+    let output = pagetide_in(place, &["inspect", "--json", "merged"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json[0]["created_unix_ns"], 2_000_000_011);
+}
+
+#[test]
+fn diff_reads_a_copy_and_finds_it_damaged() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    std::fs::copy(place.join("base"), place.join("copy")).unwrap();
+    let output = pagetide_in(place, &["diff", "base", "copy"]);
+    expect(&output, 0, &["0 pages differ"]);
+    damage(&place.join("copy"));
+    for files in [["base", "copy"], ["copy", "base"]] {
+        let output = pagetide_in(place, &["diff", files[0], files[1]]);
+        expect(&output, 5, &["copy: block 0"]);
+    }
+    // So is a copy that only a parent is.
+    let other = place.join("other");
+    std::fs::create_dir(&other).unwrap();
+    for name in ["base", "one", "two"] {
+        std::fs::copy(place.join(name), other.join(name)).unwrap();
+    }
+    damage(&other.join("one"));
+    let output = pagetide_in(place, &["diff", "two", "other/two"]);
+    expect(&output, 5, &["other/one: block 0"]);
+    // By another name it is the same file, and not read.
+    damage(&place.join("base"));
+    std::fs::hard_link(place.join("base"), place.join("linked")).unwrap();
+    let output = pagetide_in(place, &["diff", "base", "linked"]);
+    expect(&output, 0, &["0 pages differ"]);
+}
+
+#[test]
+fn verify_exits_with_the_highest_code_in_any_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    std::fs::copy(place.join("base"), place.join("damaged")).unwrap();
+    damage(&place.join("damaged"));
+    for files in [
+        ["damaged", "missing", "base"],
+        ["missing", "damaged", "base"],
+        ["base", "missing", "damaged"],
+    ] {
+        let output = pagetide_in(place, &["verify", files[0], files[1], files[2]]);
+        expect(
+            &output,
+            5,
+            &["damaged: block 0", "missing: ", "base: whole"],
+        );
+    }
+}
+
+#[test]
+fn verify_says_which_parent_is_not_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    let output = pagetide_in(place, &["verify", "two", "one", "base"]);
+    expect(&output, 0, &[]);
+    assert!(!text(&output).contains("restored"), "{}", text(&output));
+    std::fs::rename(place.join("base"), place.join("kept")).unwrap();
+    let lacking = "cannot be restored as it is: one: its parent, snapshot ";
+    let output = pagetide_in(place, &["verify", "one"]);
+    expect(&output, 0, &["one: whole", lacking, "readable as 'base'"]);
+    // A parent's parent, and of each file.
+    let output = pagetide_in(place, &["verify", "two", "one", "kept"]);
+    expect(&output, 0, &["two: whole", lacking, "kept: whole"]);
+    assert_eq!(text(&output).matches(lacking).count(), 2);
+    std::fs::copy(place.join("two"), place.join("base")).unwrap();
+    let output = pagetide_in(place, &["verify", "one"]);
+    expect(&output, 0, &[lacking, "what is in 'base' now"]);
+}
+
+#[test]
+fn advice_on_a_missing_parent_is_true() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    std::fs::rename(place.join("one"), place.join("kept")).unwrap();
+    let output = pagetide_in(place, &["diff", "base", "two"]);
+    let advice = "under the name that `pagetide snapshot inspect` shows: put it there";
+    expect(&output, 4, &["readable as 'one'", advice]);
+    assert!(
+        !text(&output).contains("parents first"),
+        "{}",
+        text(&output)
+    );
+    let output = pagetide_in(place, &["inspect", "two"]);
+    expect(&output, 0, &["('one')"]);
+    std::fs::rename(place.join("kept"), place.join("one")).unwrap();
+    let output = pagetide_in(place, &["diff", "base", "two"]);
+    expect(&output, 1, &["3 pages differ"]);
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    fifo(&place.join("fifo"));
+    let refused = |arguments: &[&str], kind: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pagetide"));
+        command.current_dir(place).arg("snapshot").args(arguments);
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let begun = Instant::now();
+        while child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // Does nothing to one that has ended.
+        child.kill().unwrap();
+        expect(&child.wait_with_output().unwrap(), 4, &[kind]);
+    };
+    let kind = "fifo: it is a FIFO, not a regular file";
+    refused(&["inspect", "fifo"], kind);
+    refused(&["verify", "fifo"], kind);
+    refused(&["diff", "fifo", "base"], kind);
+    refused(&["diff", "base", "fifo"], kind);
+    refused(&["merge", "-o", "merged", "one", "fifo"], kind);
+    refused(&["inspect", "/dev/zero"], "it is a device");
+    refused(&["inspect", "."], "it is a directory");
+    // As a parent, too.
+    std::fs::remove_file(place.join("one")).unwrap();
+    fifo(&place.join("one"));
+    refused(&["diff", "base", "two"], "it is a FIFO");
+}
+
+#[test]
+fn inspect_shows_the_good_files_among_bad_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    let output = pagetide_in(place, &["inspect", "base", "missing", "one"]);
+    expect(&output, 4, &[]);
+    let (shown, told) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert_eq!(shown.matches("  snapshot  ").count(), 2, "{shown}");
+    assert!(told.contains("pagetide: missing: "), "{told}");
+    let output = pagetide_in(place, &["inspect", "--json", "base", "missing", "one"]);
+    expect(&output, 4, &[]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json[1]["file"], "one");
+}
+
+#[test]
+fn a_full_stdout_is_not_taken_for_a_difference() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    chain(place);
+    let cases: [&[&str]; 6] = [
+        &["diff", "base", "base"],
+        &["diff", "--json", "base", "two"],
+        &["inspect", "base"],
+        &["inspect", "--json", "base"],
+        &["verify", "base"],
+        &["merge", "-o", "merged", "base", "one"],
+    ];
+    for arguments in cases {
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pagetide"));
+        command.current_dir(place).arg("snapshot").args(arguments);
+        let output = command.stdout(full.unwrap()).stderr(Stdio::piped());
+        let output = output.spawn().unwrap().wait_with_output().unwrap();
+        expect(&output, 4, &["stdout cannot be written"]);
+    }
+    for words in ["inspect", "verify", "diff", "merge"] {
+        let help = pagetide_in(place, &[words, "--help"]);
+        // Without the lines' breaks.
+        let help = text(&help).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("4 as well when stdout"), "{help}");
+        assert!(!help.contains("JSON object"), "{help}");
+    }
 }

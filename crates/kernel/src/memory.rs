@@ -42,6 +42,18 @@ pub fn make_exclusive(range: PageRange) -> Result<(), Errno> {
     madvise(range, MADV_POPULATE_WRITE)
 }
 
+/// Takes the range out of the kernel's merging of equal pages, which drops write protection unseen. Where the kernel does not merge nothing is done.
+pub fn unmerge(range: PageRange) {
+    // SAFETY: changes no byte; pages that were shared with others of the same contents become the process's own.
+    let _ = unsafe {
+        rustix::mm::madvise(
+            range.address() as *mut _,
+            range.bytes(),
+            rustix::mm::Advice::LinuxUnmergeable,
+        )
+    };
+}
+
 /// Faults `range` in for reading, as an access by this thread would (5.14).
 pub fn populate(range: PageRange) -> Result<(), Errno> {
     madvise(range, MADV_POPULATE_READ)

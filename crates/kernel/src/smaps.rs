@@ -32,6 +32,8 @@ pub struct Area {
     pub on_fault: bool,
     /// Huge pages of the `hugetlb` kind, which are never swapped and never counted as locked.
     pub hugetlb: bool,
+    /// It is registered with a userfaultfd.
+    pub watched: bool,
 }
 
 impl Area {
@@ -171,6 +173,7 @@ fn detail(area: &mut Area, line: &str) {
                     "lo" => area.locked = true,
                     "lf" => area.on_fault = true,
                     "ht" => area.hugetlb = true,
+                    "um" | "uw" | "ui" => area.watched = true,
                     _ => {}
                 }
             }

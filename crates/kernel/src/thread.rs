@@ -306,6 +306,10 @@ pub unsafe fn call_on_stack(top: *mut u8, f: extern "C" fn(*mut ()), data: *mut 
     }
 }
 
+/// Signals that the C library sends to threads it has started: to cancel one, and to have all of them change their users or groups, for which it waits. A thread
+/// that it knows must not block them.
+pub const C_LIBRARY_SIGNALS: u64 = 0b11 << 31;
+
 /// Replaces the calling thread's signal mask and returns the one before.
 pub fn set_signal_mask(mask: u64) -> u64 {
     let mut previous = 0u64;

@@ -7,7 +7,7 @@ use pagetide::track::{DirtyTracker, Method};
 use serde::Serialize;
 
 use super::memory::{HugePages, Plain};
-use super::{median, microseconds, size};
+use super::{at_least_one, median, microseconds, size};
 use crate::content::Random;
 
 /// What to measure.
@@ -17,14 +17,23 @@ pub struct Plan {
     #[arg(long, default_value = "4G", value_parser = size)]
     pub size: usize,
     /// Share of the pages written before a take, in percent, at random places
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, value_parser = percent)]
     pub percent: f64,
     /// Takes
-    #[arg(long, default_value_t = 7)]
+    #[arg(long, default_value_t = 7, value_parser = at_least_one())]
     pub runs: usize,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn percent(text: &str) -> std::result::Result<f64, String> {
+    match text.parse() {
+        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
+        _ => Err(format!(
+            "'{text}' is not a share of the pages in percent; expected more than 0 and at most 100"
+        )),
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -103,4 +112,18 @@ pub fn dirty(plan: &Plan) -> Result<()> {
         )
     };
     std::io::stdout().write_all(text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_more_than_nothing_and_at_most_everything() {
+        assert_eq!(percent("0.5"), Ok(0.5));
+        assert_eq!(percent("100"), Ok(100.0));
+        for wrong in ["0", "-1", "100.1", "101", "nan", "inf", "", "1x"] {
+            assert!(percent(wrong).unwrap_err().contains(wrong), "{wrong}");
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use std::io::{Error, Read as _, Result};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicI32, Ordering::SeqCst};
 
 use pagetide::track::snapshot::format::{BLOCK_PAGES_MAX, RegionEntry, SnapshotId};
 use pagetide::track::snapshot::sink::FileSink;
@@ -12,6 +13,7 @@ use pagetide::track::{Memory, TrackError};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::content::{self, PAGE_BYTES, PAGE_WORDS};
+use crate::undo;
 
 /// What the system's huge pages may do to the memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,13 @@ impl Plain {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Huge pages need aligned memory: the kernel aligns large mappings by itself since 6.7; before, a part at either end has small pages.
         // SAFETY: a new mapping at a place of the kernel's choice.
-        let address = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }?;
+        let address = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }
+            .map_err(|errno| {
+                let error = Error::from(errno);
+                Error::other(format!(
+                    "{len} bytes of memory cannot be mapped: {error}; name a smaller --size"
+                ))
+            })?;
         let advice = match huge {
             HugePages::Never => Some(Advice::LinuxNoHugepage),
             HugePages::System => None,
@@ -162,6 +170,19 @@ pub fn touch(restored: &pagetide::track::snapshot::lazy::Restored, page: usize) 
     unsafe { address.add(page * PAGE_BYTES).read_volatile() }
 }
 
+/// The child that was forked last and is not waited for yet; 0 for none.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// Ends the forked child, if there is one, and returns when it is gone.
+pub fn end_child() {
+    let pid = CHILD.swap(0, SeqCst);
+    if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+        // Whoever else waits for it may be first.
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+    }
+}
+
 /// A child process that was forked to write the memory out.
 pub struct Child {
     pid: rustix::process::Pid,
@@ -174,22 +195,28 @@ unsafe extern "C" {
 }
 
 impl Child {
-    /// Forks; the child writes `memory` to `path`, and tells how much memory it had for itself at the end.
+    /// Forks; the child writes `memory` to `path`, and tells how much memory it had for itself at the end. Nothing is allocated before the fork.
     pub fn start(memory: &Plain, path: &Path) -> Result<Child> {
+        // All other threads hold still, so undoing cannot begin between here and where the child is known to it.
+        if undo::has_begun() {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
         let mut ends = [0i32; 2];
         let (reader, writer) = rustix::pipe::pipe()?;
         use std::os::fd::IntoRawFd as _;
         (ends[0], ends[1]) = (reader.into_raw_fd(), writer.into_raw_fd());
         // SAFETY: fork(2) by the C library, whose allocator stays usable in the child; the child uses this thread's state only and ends by _exit.
         let pid = unsafe { fork() };
+        let failure = (pid < 0).then(Error::last_os_error);
         if pid == 0 {
             // SAFETY: the child's own copy of the descriptor.
             let pipe = unsafe { OwnedFd::from_raw_fd(ends[1]) };
-            let written = memory.write_file(path).unwrap_or(0);
-            let extra = private_bytes();
-            let mut text = [0u8; 16];
-            text[..8].copy_from_slice(&written.to_le_bytes());
-            text[8..].copy_from_slice(&extra.to_le_bytes());
+            let (written, why) = match memory.write_file(path) {
+                Ok(written) => (written, String::new()),
+                Err(error) => (0, error.to_string()),
+            };
+            let mut text = [written.to_le_bytes(), private_bytes().to_le_bytes()].concat();
+            text.extend_from_slice(why.as_bytes());
             let told = rustix::io::write(&pipe, &text).is_ok();
             // SAFETY: ends the child without running anything else of the program.
             unsafe { _exit(if told && written > 0 { 0 } else { 1 }) };
@@ -201,7 +228,11 @@ impl Child {
                 OwnedFd::from_raw_fd(ends[1]),
             )
         };
-        let pid = rustix::process::Pid::from_raw(pid).ok_or_else(Error::last_os_error)?;
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        CHILD.store(pid, SeqCst);
+        let pid = rustix::process::Pid::from_raw(pid).expect("neither the child nor a failure");
         Ok(Child {
             pid,
             report: reader,
@@ -210,17 +241,23 @@ impl Child {
 
     /// Waits until the file is complete: its bytes, and the bytes of memory that the child did not share any more.
     pub fn wait(mut self) -> Result<(u64, u64)> {
-        let mut text = [0u8; 16];
-        let read = self.report.read_exact(&mut text);
+        let mut text = Vec::new();
+        let read = self.report.read_to_end(&mut text);
         let status =
-            rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty())?;
+            rustix::process::waitpid(Some(self.pid), rustix::process::WaitOptions::empty());
+        CHILD.store(0, SeqCst);
         read?;
-        if status.is_none_or(|(_, status)| status.exit_status() != Some(0)) {
-            return Err(Error::other("the forked child could not write its file"));
-        }
-        let number =
-            |at: usize| u64::from_le_bytes(text[at..at + 8].try_into().expect("eight bytes"));
-        Ok((number(0), number(8)))
+        let status = status?.map(|(_, status)| (status.exit_status(), status.terminating_signal()));
+        let why = match (status, text.as_chunks::<8>()) {
+            (Some((Some(0), _)), ([written, extra], [])) => {
+                return Ok((u64::from_le_bytes(*written), u64::from_le_bytes(*extra)));
+            }
+            (Some((_, Some(signal))), _) => format!("signal {signal} ended it"),
+            _ => String::from_utf8_lossy(text.get(16..).unwrap_or_default()).into_owned(),
+        };
+        Err(Error::other(format!(
+            "the forked child could not write its file: {why}"
+        )))
     }
 }
 

@@ -8,7 +8,125 @@ pub mod snapshot;
 pub mod wp;
 pub mod writers;
 
+use std::fmt;
+use std::io::{Error, ErrorKind, Result as Outcome};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use clap::builder::RangedU64ValueParser;
+use rustix::fs::Access;
+
+use crate::undo;
+
+/// An argument that is wrong for what another says, or for what is on this machine: exit code 2.
+#[derive(Debug)]
+pub struct Usage(String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+impl Usage {
+    /// As an error of the command.
+    pub fn error(text: String) -> Error {
+        Error::new(ErrorKind::InvalidInput, Usage(text))
+    }
+
+    /// Whether it is why a command failed.
+    pub fn is_cause_of(error: &Error) -> bool {
+        error.get_ref().is_some_and(|cause| cause.is::<Usage>())
+    }
+}
+
+/// Reads a number that is not 0.
+pub fn at_least_one() -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..)
+}
+
+/// An error that names the file or directory.
+fn named(path: &Path, error: impl fmt::Display) -> Error {
+    Error::other(format!("{}: {error}", path.display()))
+}
+
+/// A file for the measurement in `directory`. It is removed by [`undo`], on signals too, and so is every other whose name begins the same,
+/// after the forked child that may be writing it was ended.
+fn scratch_file(directory: &Path) -> Outcome<PathBuf> {
+    check_directory("--directory", directory)?;
+    let stem = format!("pagetide-bench-{}.", std::process::id());
+    let path = directory.join(format!("{stem}snapshot"));
+    undo::arm()?;
+    let directory = directory.to_owned();
+    undo::change(
+        "the files of the measurement",
+        || Ok(path),
+        move || {
+            memory::end_child();
+            remove_files(&directory, &stem)
+        },
+    )
+}
+
+/// Removes the files whose names begin with `stem`, and those that are not complete yet: these have a dot before it.
+fn remove_files(directory: &Path, stem: &str) -> Outcome<()> {
+    for entry in std::fs::read_dir(directory).map_err(|error| named(directory, error))? {
+        let entry = entry.map_err(|error| named(directory, error))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if name.strip_prefix('.').unwrap_or(&name).starts_with(stem) {
+            match std::fs::remove_file(entry.path()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    return Err(named(&entry.path(), error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether files can be made in `directory`, which `option` names.
+fn check_directory(option: &str, directory: &Path) -> Outcome<()> {
+    let wrong = |why: &dyn fmt::Display| {
+        Usage::error(format!(
+            "{option}: no file can be made in '{}': {why}; name a directory that exists and can be written to",
+            directory.display()
+        ))
+    };
+    match std::fs::metadata(directory) {
+        Err(error) => return Err(wrong(&error)),
+        Ok(found) if !found.is_dir() => return Err(wrong(&"it is not a directory")),
+        Ok(_) => {}
+    }
+    rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).map_err(|error| wrong(&error))
+}
+
+/// Whether `--plot` names a file that can be written.
+fn check_plot(path: &Path) -> Outcome<()> {
+    let wrong = |why: &dyn fmt::Display| {
+        Usage::error(format!(
+            "--plot: '{}' cannot be written: {why}; name a file such as late.svg",
+            path.display()
+        ))
+    };
+    match std::fs::metadata(path) {
+        Ok(found) if found.is_dir() => return Err(wrong(&"it is a directory")),
+        Ok(_) => {
+            return rustix::fs::access(path, Access::WRITE_OK).map_err(|error| wrong(&error));
+        }
+        Err(_) => {}
+    }
+    match (path.file_name(), path.parent()) {
+        (Some(_), Some(parent)) if parent.as_os_str().is_empty() => {
+            check_directory("--plot", Path::new("."))
+        }
+        (Some(_), Some(parent)) => check_directory("--plot", parent),
+        _ => Err(wrong(&"it is not the name of a file")),
+    }
+}
 
 /// Reads a size such as `10G`, `256M` or a number of bytes; whole pages.
 pub fn size(text: &str) -> Result<usize, String> {

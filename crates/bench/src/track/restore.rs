@@ -11,9 +11,11 @@ use pagetide::track::snapshot::restore::read_region;
 use serde::Serialize;
 
 use super::memory::{HugePages, Plain, touch};
-use super::{median, microseconds, size};
+use super::{Usage, at_least_one, median, microseconds, scratch_file, size};
 use crate::content::Random;
 use crate::machine::Machine;
+
+const WORKING_SET_PAGES: usize = 20_000;
 
 /// What to measure.
 #[derive(Debug, Clone, Args)]
@@ -21,11 +23,11 @@ pub struct Plan {
     /// Memory in the snapshot
     #[arg(long, default_value = "1G", value_parser = size)]
     pub size: usize,
-    /// Pages in the working set: at random places, touched in random order
-    #[arg(long, default_value_t = 20_000)]
-    pub working_set: usize,
+    /// Pages in the working set: at random places, touched in random order [default: 20000, or all if there are fewer]
+    #[arg(long, value_parser = at_least_one())]
+    pub working_set: Option<usize>,
     /// Times each is measured, in turns; medians count
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one())]
     pub runs: usize,
     /// Where the file is written, and removed again
     #[arg(long, default_value = ".")]
@@ -48,18 +50,24 @@ struct Figures {
     touch_with_us: f64,
 }
 
-/// Measures and prints.
+/// Measures and prints. The file stays: call [`crate::undo::all`] afterwards, whatever came out.
 pub fn restore(plan: &Plan) -> Result<()> {
-    let path = plan
-        .directory
-        .join(format!("pagetide-bench-{}.snapshot", std::process::id()));
+    let pages = plan.size / 4096;
+    let working_set = plan.working_set.unwrap_or(WORKING_SET_PAGES.min(pages));
+    if working_set > pages {
+        return Err(Usage::error(format!(
+            "--working-set: {working_set} pages cannot be had of {} bytes, which are {pages}; expected 1 to {pages}, or a larger --size",
+            plan.size
+        )));
+    }
+    let path = scratch_file(&plan.directory)?;
     let memory = Plain::new(plan.size, HugePages::Never)?;
     memory.populate(1);
-    memory.write_file(&path)?;
+    memory
+        .write_file(&path)
+        .map_err(|error| Error::other(format!("the snapshot could not be written: {error}")))?;
     drop(memory);
-    let figures = measure(plan, &path);
-    let _ = std::fs::remove_file(&path);
-    let f = figures?;
+    let f = measure(plan, working_set, &path)?;
     let machine = Machine::here();
     let text = if plan.json {
         serde_json::to_string(&f)? + "\n"
@@ -89,10 +97,10 @@ pub fn restore(plan: &Plan) -> Result<()> {
     std::io::stdout().write_all(text.as_bytes())
 }
 
-fn measure(plan: &Plan, path: &std::path::Path) -> Result<Figures> {
+fn measure(plan: &Plan, working_set: usize, path: &std::path::Path) -> Result<Figures> {
     let pages = (plan.size / 4096) as u64;
     let mut random = Random::new(99);
-    let places: Vec<usize> = (0..plan.working_set)
+    let places: Vec<usize> = (0..working_set)
         .map(|_| random.below(pages) as usize)
         .collect();
     let open = || Image::open(path).map_err(Error::other);

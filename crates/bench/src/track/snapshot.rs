@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
+use hdrhistogram::Histogram;
 use pagetide::track::snapshot::Plan as SnapshotPlan;
 use pagetide::track::{Delivery, ParkThreads, Snapshotter};
 use serde::Serialize;
 
 use super::memory::{Child, HugePages, Plain};
 use super::writers::{Findings, Writing, write};
-use super::{median, plot, size};
+use super::{at_least_one, check_plot, median, named, plot, scratch_file, size};
 use crate::machine::Machine;
 
 /// Writers run so long before a snapshot.
@@ -46,10 +47,10 @@ pub struct Plan {
     #[arg(long, default_value = "1G", value_parser = size)]
     pub size: usize,
     /// Writes a second, all threads together, each to a uniformly random page
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub write_rate: u64,
     /// Writing threads
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = at_least_one().range(1..=256))]
     pub threads: usize,
     /// Whom to compare with
     #[arg(long, value_enum, default_value = "fork")]
@@ -58,7 +59,7 @@ pub struct Plan {
     #[arg(long, value_enum, default_value = "signal")]
     pub delivery: By,
     /// Times each way is measured, in turns; medians count
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 3, value_parser = at_least_one())]
     pub runs: usize,
     /// Where the files are written, and removed again
     #[arg(long, default_value = ".")]
@@ -90,7 +91,7 @@ impl Way {
     }
 }
 
-/// One run.
+/// One run. Times of writes are missing where there were none.
 #[derive(Debug, Clone, Serialize)]
 #[allow(missing_docs)]
 pub struct Row {
@@ -100,12 +101,12 @@ pub struct Row {
     pub write_rate: u64,
     pub threads: usize,
     pub pause_ms: f64,
-    pub write_p50_us: f64,
-    pub write_p99_us: f64,
-    pub write_p999_us: f64,
-    pub write_max_us: f64,
+    pub write_p50_us: Option<f64>,
+    pub write_p99_us: Option<f64>,
+    pub write_p999_us: Option<f64>,
+    pub write_max_us: Option<f64>,
     /// Median of first writes to a page that took a fault.
-    pub first_write_p50_us: f64,
+    pub first_write_p50_us: Option<f64>,
     pub writes: u64,
     pub extra_bytes: u64,
     pub file_bytes: u64,
@@ -119,13 +120,12 @@ struct Taken {
     file_bytes: u64,
 }
 
-/// Measures and prints.
+/// Measures and prints. Files may stay: call [`crate::undo::all`] afterwards, whatever came out.
 pub fn snapshot(plan: &Plan) -> Result<()> {
-    if plan.runs == 0 || plan.threads == 0 || plan.write_rate == 0 {
-        return Err(Error::other(
-            "--runs, --threads and --write-rate must be at least 1",
-        ));
+    if let Some(path) = &plan.plot {
+        check_plot(path)?;
     }
+    let path = scratch_file(&plan.directory)?;
     let memory = Plain::new(plan.size, HugePages::Never)?;
     memory.populate(1);
     let mut ways = vec![Way::Full, Way::PreArmed, Way::Incremental];
@@ -136,15 +136,15 @@ pub fn snapshot(plan: &Plan) -> Result<()> {
     for run in 0..plan.runs {
         curves.clear();
         for way in &ways {
-            let (row, findings, origin) = measure(plan, *way, run, &memory)?;
+            let (row, findings, origin) = measure(plan, *way, run, &memory, &path)?;
             eprintln!(
-                "{:<22} run {}: pause {:.3} ms, write p50 {:.2} p99 {:.1} max {:.0} us, extra {:.1} MiB, {:.2} s",
+                "{:<22} run {}: pause {:.3} ms, write p50 {} p99 {} max {} us, extra {:.1} MiB, {:.2} s",
                 row.system,
                 run + 1,
                 row.pause_ms,
-                row.write_p50_us,
-                row.write_p99_us,
-                row.write_max_us,
+                cell(row.write_p50_us, 2),
+                cell(row.write_p99_us, 1),
+                cell(row.write_max_us, 0),
                 row.extra_bytes as f64 / f64::from(1 << 20),
                 row.seconds
             );
@@ -152,21 +152,25 @@ pub fn snapshot(plan: &Plan) -> Result<()> {
             curves.push((way.name(), findings.worst, origin));
         }
     }
-    if let Some(path) = &plan.plot {
-        std::fs::write(path, plot::draw(&curves))?;
-    }
     let text = if plan.json {
-        serde_json::to_string_pretty(&rows)? + "\n"
+        serde_json::to_string(&rows)? + "\n"
     } else {
         table(plan, &ways, &rows)
     };
-    std::io::stdout().write_all(text.as_bytes())
+    std::io::stdout().write_all(text.as_bytes())?;
+    match &plan.plot {
+        Some(path) => std::fs::write(path, plot::draw(&curves)).map_err(|error| named(path, error)),
+        None => Ok(()),
+    }
 }
 
-fn measure(plan: &Plan, way: Way, run: usize, memory: &Plain) -> Result<(Row, Findings, Duration)> {
-    let path = plan
-        .directory
-        .join(format!("pagetide-bench-{}.snapshot", std::process::id()));
+fn measure(
+    plan: &Plan,
+    way: Way,
+    run: usize,
+    memory: &Plain,
+    path: &Path,
+) -> Result<(Row, Findings, Duration)> {
     let base_path = path.with_extension("base");
     let writing = Writing {
         memory,
@@ -212,13 +216,13 @@ fn measure(plan: &Plan, way: Way, run: usize, memory: &Plain) -> Result<(Row, Fi
             origin = writing.start.elapsed();
             writing.from_ns.store(origin.as_nanos() as u64, SeqCst);
             let mut taken = match &snapshotter {
-                None => by_fork(memory, &path)?,
+                None => by_fork(memory, path)?,
                 Some(snapshotter) => {
                     if way != Way::Full {
                         snapshot_plan = snapshot_plan.pre_armed();
                     }
                     let snapshot =
-                        snapshotter.snapshot(&path, snapshot_plan, ParkThreads::default());
+                        snapshotter.snapshot(path, snapshot_plan, ParkThreads::default());
                     let report = snapshot.and_then(|s| s.wait()).map_err(Error::other)?;
                     Taken {
                         pause: report.pause,
@@ -241,13 +245,15 @@ fn measure(plan: &Plan, way: Way, run: usize, memory: &Plain) -> Result<(Row, Fi
         writing.stop.store(true, SeqCst);
         taken
     });
-    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_file(path);
     let _ = std::fs::remove_file(&base_path);
     let taken = taken?;
     let mut findings = Findings::new();
     all.iter().for_each(|one| findings.add(one));
     let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
     let late = &findings.late;
+    let quantile =
+        |of: &Histogram<u64>, share: f64| (!of.is_empty()).then(|| us(of.value_at_quantile(share)));
     let seconds = (writing.until_ns.load(SeqCst) - writing.from_ns.load(SeqCst)) as f64 / 1e9;
     let row = Row {
         system: way.name(),
@@ -256,11 +262,11 @@ fn measure(plan: &Plan, way: Way, run: usize, memory: &Plain) -> Result<(Row, Fi
         write_rate: plan.write_rate,
         threads: plan.threads,
         pause_ms: us(taken.pause.as_nanos() as u64) / 1e3,
-        write_p50_us: us(late.value_at_quantile(0.5)),
-        write_p99_us: us(late.value_at_quantile(0.99)),
-        write_p999_us: us(late.value_at_quantile(0.999)),
-        write_max_us: us(late.max()),
-        first_write_p50_us: us(findings.first.value_at_quantile(0.5)),
+        write_p50_us: quantile(late, 0.5),
+        write_p99_us: quantile(late, 0.99),
+        write_p999_us: quantile(late, 0.999),
+        write_max_us: (!late.is_empty()).then(|| us(late.max())),
+        first_write_p50_us: quantile(&findings.first, 0.5),
         writes: late.len(),
         extra_bytes: taken.extra_bytes,
         file_bytes: taken.file_bytes,
@@ -289,10 +295,31 @@ fn peak_bytes() -> u64 {
     crate::sysfs::status_bytes(std::process::id(), "VmHWM").unwrap_or(0)
 }
 
+/// A number with so many decimals, or a dash where there is none.
+fn cell(value: Option<f64>, decimals: usize) -> String {
+    value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
+}
+
+/// A column of the table: its head, its width, decimals, and what is in it.
+type Column = (&'static str, usize, usize, fn(&Row) -> Option<f64>);
+
+const COLUMNS: [Column; 8] = [
+    ("pause ms", 9, 3, |r| Some(r.pause_ms)),
+    ("p50 us", 8, 2, |r| r.write_p50_us),
+    ("p99 us", 9, 1, |r| r.write_p99_us),
+    ("p99.9 us", 9, 1, |r| r.write_p999_us),
+    ("max us", 9, 0, |r| r.write_max_us),
+    ("first us", 10, 2, |r| r.first_write_p50_us),
+    ("extra MiB", 10, 1, |r| {
+        Some(r.extra_bytes as f64 / f64::from(1 << 20))
+    }),
+    ("seconds", 8, 2, |r| Some(r.seconds)),
+];
+
 fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
     let machine = Machine::here();
     let mut text = format!(
-        "snapshots of {} bytes, populated, THP off, {} writes a second to random pages by {} thread(s), delivery by {}, medians of {} runs\n{}, {} cores, Linux {}\n\n{:<22}{:>10}{:>9}{:>10}{:>10}{:>10}{:>11}{:>11}{:>9}\n",
+        "snapshots of {} bytes, populated, THP off, {} writes a second to random pages by {} thread(s), delivery by {}, medians of {} runs\n{}, {} cores, Linux {}\n\n{:<21}",
         plan.size,
         plan.write_rate,
         plan.threads,
@@ -302,62 +329,96 @@ fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
         machine.cores,
         machine.kernel,
         "",
-        "pause ms",
-        "p50 us",
-        "p99 us",
-        "p99.9 us",
-        "max us",
-        "first us",
-        "extra MiB",
-        "seconds"
     );
-    let middle = |way: &Way, of: fn(&Row) -> f64| {
+    // A value wider than its column takes more, but never the space before it.
+    for (head, width, ..) in COLUMNS {
+        text.push_str(&format!(" {head:>width$}"));
+    }
+    text.push('\n');
+    let middle = |way: &Way, of: fn(&Row) -> Option<f64>| {
         let values: Vec<f64> = rows
             .iter()
             .filter(|row| row.system == way.name())
-            .map(of)
+            .filter_map(of)
             .collect();
-        median(&values)
+        (!values.is_empty()).then(|| median(&values))
     };
-    let columns: [fn(&Row) -> f64; 8] = [
-        |r| r.pause_ms,
-        |r| r.write_p50_us,
-        |r| r.write_p99_us,
-        |r| r.write_p999_us,
-        |r| r.write_max_us,
-        |r| r.first_write_p50_us,
-        |r| r.extra_bytes as f64 / f64::from(1 << 20),
-        |r| r.seconds,
-    ];
     for way in ways {
-        let v = columns.map(|of| middle(way, of));
-        text.push_str(&format!(
-            "{:<22}{:>10.3}{:>9.2}{:>10.1}{:>10.1}{:>10.0}{:>11.2}{:>11.1}{:>9.2}\n",
-            way.name(),
-            v[0],
-            v[1],
-            v[2],
-            v[3],
-            v[4],
-            v[5],
-            v[6],
-            v[7]
-        ));
+        text.push_str(&format!("{:<21}", way.name()));
+        for (_, width, decimals, of) in COLUMNS {
+            let value = cell(middle(way, of), decimals);
+            text.push_str(&format!(" {value:>width$}"));
+        }
+        text.push('\n');
     }
     if ways.contains(&Way::Fork) {
         text.push_str("\nover fork (below 1 is better)\n");
         for way in ways.iter().filter(|way| **way != Way::Fork) {
-            let ratio = |of: fn(&Row) -> f64| middle(way, of) / middle(&Way::Fork, of);
+            let ratio = |of: fn(&Row) -> Option<f64>, decimals| {
+                let over = middle(way, of).zip(middle(&Way::Fork, of));
+                let over = over.filter(|(_, fork)| *fork > 0.0);
+                cell(over.map(|(ours, fork)| ours / fork), decimals)
+            };
             text.push_str(&format!(
-                "{:<22}pause {:.3}, p99 {:.3}, max {:.3}, extra memory {:.3}, seconds {:.2}\n",
+                "{:<21} pause {}, p99 {}, max {}, extra memory {}, seconds {}\n",
                 way.name(),
-                ratio(|r| r.pause_ms),
-                ratio(|r| r.write_p99_us),
-                ratio(|r| r.write_max_us),
-                ratio(|r| r.extra_bytes as f64),
-                ratio(|r| r.seconds)
+                ratio(|r| Some(r.pause_ms), 3),
+                ratio(|r| r.write_p99_us, 3),
+                ratio(|r| r.write_max_us, 3),
+                ratio(|r| Some(r.extra_bytes as f64), 3),
+                ratio(|r| Some(r.seconds), 2)
             ));
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        plan: Plan,
+    }
+
+    fn row(system: &'static str, us: Option<f64>) -> Row {
+        Row {
+            system,
+            run: 1,
+            size_bytes: 4096,
+            write_rate: 1,
+            threads: 1,
+            pause_ms: 123_456_789.0,
+            write_p50_us: us,
+            write_p99_us: us,
+            write_p999_us: us,
+            write_max_us: us,
+            first_write_p50_us: us,
+            writes: 1,
+            extra_bytes: 0,
+            file_bytes: 4096,
+            seconds: 123_456_789.0,
+        }
+    }
+
+    #[test]
+    fn columns_stay_apart_and_what_was_not_measured_is_a_dash() {
+        let plan = Arguments::parse_from(["snapshot"]).plan;
+        let rows = [
+            row("fork", Some(60_000_000_000.0)),
+            row("pagetide full", None),
+        ];
+        let text = table(&plan, &[Way::Fork, Way::Full], &rows);
+        let words = |start: &str| {
+            let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+            line[start.len()..].split_whitespace().count()
+        };
+        assert_eq!(words("fork "), COLUMNS.len(), "{text}");
+        assert_eq!(words("pagetide full "), COLUMNS.len(), "{text}");
+        assert!(text.contains("p99 -, max -, extra memory -,"), "{text}");
+    }
 }

@@ -10,7 +10,7 @@ use pagetide_kernel::uffd::{self, Uffd, feature};
 use serde::Serialize;
 
 use super::memory::{HugePages, Plain};
-use super::{median, microseconds, size};
+use super::{at_least_one, median, microseconds, size};
 use crate::machine::Machine;
 use crate::{sysfs, undo};
 
@@ -38,7 +38,7 @@ pub struct Plan {
     #[arg(long, value_enum, default_value = "off")]
     pub thp: Thp,
     /// Times each way is measured, in turns; medians count
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one())]
     pub runs: usize,
     /// Print JSON rows, in bytes and microseconds
     #[arg(long)]
@@ -91,9 +91,6 @@ struct Row {
 
 /// Measures and prints.
 pub fn wp(plan: &Plan) -> Result<()> {
-    if plan.runs == 0 {
-        return Err(Error::other("--runs must be at least 1"));
-    }
     set_system(plan.thp)?;
     let has = Uffd::kernel_features(open()?)?;
     if has & feature::WP_UNPOPULATED == 0 {
@@ -128,7 +125,7 @@ pub fn wp(plan: &Plan) -> Result<()> {
     });
     let rows: Vec<Row> = rows.collect();
     let text = if plan.json {
-        serde_json::to_string_pretty(&rows)? + "\n"
+        serde_json::to_string(&rows)? + "\n"
     } else {
         table(plan, &ways, &rows)
     };
@@ -194,7 +191,7 @@ fn measure(way: Way, plan: &Plan) -> Result<(Duration, Duration)> {
 fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
     let machine = Machine::here();
     let mut text = format!(
-        "write-protecting {} bytes of untouched private memory, THP {}, medians of {} runs, us (of it before protecting)\n{}, {} cores, Linux {}\n\n{:<15}{:>24}{:>28}\n",
+        "write-protecting {} bytes of untouched private memory, THP {}, medians of {} runs, us (of it before protecting)\n{}, {} cores, Linux {}\n\n{:<14} {:>23} {:>27}\n",
         plan.size,
         format!("{:?}", plan.thp).to_lowercase(),
         plan.runs,
@@ -219,7 +216,7 @@ fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
                 shown(total as f64, before as f64)
             });
         text.push_str(&format!(
-            "{:<15}{:>24}{published:>28}\n",
+            "{:<14} {:>23} {published:>27}\n",
             row.test,
             shown(row.total_us, row.prefault_us)
         ));

@@ -1,11 +1,13 @@
 //! `pagetide snapshot`: looking at snapshot files, checking them, comparing and merging them.
-use std::io::IsTerminal as _;
+use std::collections::HashMap;
+use std::io::{IsTerminal as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 use indicatif::{ProgressBar, ProgressStyle};
 use pagetide::track::snapshot::format::{BLOCK_PAGES_MAX, RegionEntry, SnapshotId, ZEROS};
-use pagetide::track::snapshot::image::Image;
+use pagetide::track::snapshot::image::{self, Image, ImageRegion};
 use pagetide::track::snapshot::reader::{BlockBuffer, FileError, SnapshotFile};
 use pagetide::track::snapshot::sink::FileSink;
 use pagetide::track::snapshot::writer::{Parent, Writer};
@@ -41,17 +43,17 @@ pub enum SnapshotCommand {
         old: PathBuf,
         /// The later one
         new: PathBuf,
-        /// Print a JSON object
+        /// Print a JSON array of runs of pages that differ
         #[arg(long)]
         json: bool,
     },
     /// Put a chain of snapshots together into one file
     #[command(after_help = crate::exit::OF_SNAPSHOTS)]
     Merge {
-        /// The files, in any order; each but one is the parent of another. Without the first one's parent the result builds on that
+        /// The files, in any order; each but one is the parent of another. Without the first one's parent the result builds on that, and must be beside it
         #[arg(required = true)]
         files: Vec<PathBuf>,
-        /// Where the result goes
+        /// Where the result goes; nothing may be there yet
         #[arg(long, short, value_name = "FILE")]
         output: PathBuf,
     },
@@ -68,12 +70,57 @@ pub fn snapshot(command: &SnapshotCommand) -> Result<u8, Failure> {
 }
 
 fn failure(error: FileError) -> Failure {
-    let exit = match error {
-        FileError::Block { .. } => Exit::DataLost,
-        FileError::Region { .. } => Exit::Failed,
-        FileError::Io(..) | FileError::Wrong(..) | FileError::Parent { .. } => Exit::Store,
-    };
-    Failure::new(exit, error.to_string())
+    match error {
+        FileError::Block { .. } => Failure::new(Exit::DataLost, error.to_string()),
+        FileError::Region { .. } => Failure::new(Exit::Failed, error.to_string()),
+        FileError::Io(..) | FileError::Wrong(..) => Failure::new(Exit::Store, error.to_string()),
+        FileError::Parent { .. } => Failure::new(
+            Exit::Store,
+            format!(
+                "{}; a parent is looked for beside the file that builds on it, under the name that `pagetide snapshot inspect` shows: put it there",
+                lack(&error)
+            ),
+        ),
+    }
+}
+
+/// What is wrong, without advice.
+fn lack(error: &FileError) -> String {
+    match error {
+        FileError::Parent {
+            name,
+            parent,
+            looked,
+        } => format!("{name}: its parent, snapshot {parent}, is not {looked}"),
+        error => error.to_string(),
+    }
+}
+
+/// Opens a snapshot file.
+fn open(path: &Path) -> Result<SnapshotFile, FileError> {
+    image::open_file(path).map(|(file, _)| file)
+}
+
+/// Tells of one failure of several; its code.
+fn tell(failure: &Failure) -> u8 {
+    // A closed stderr leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "pagetide: {failure}");
+    failure.exit.code()
+}
+
+/// That stdout cannot be written has the code of any other file: 1 would say that pages differ.
+fn of_stdout(failure: Failure) -> Failure {
+    Failure::new(Exit::Store, failure.message)
+}
+
+/// Prints to stdout.
+fn print(text: &str) -> Result<(), Failure> {
+    super::print(text).map_err(of_stdout)
+}
+
+/// Prints a value as JSON.
+fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    super::print_json(value).map_err(of_stdout)
 }
 
 /// A bar on a terminal; nothing elsewhere.
@@ -108,7 +155,7 @@ struct InspectedRegion {
 }
 
 fn inspect_file(path: &Path) -> Result<Inspected, Failure> {
-    let file = SnapshotFile::open(path).map_err(failure)?;
+    let file = open(path).map_err(failure)?;
     let regions = file.regions().iter().enumerate().map(|(number, region)| {
         let pages = |zeros: bool| {
             let runs = file.runs().iter();
@@ -136,12 +183,18 @@ fn inspect_file(path: &Path) -> Result<Inspected, Failure> {
     })
 }
 
+/// Shows the files that can be opened. Of the others it tells on stderr.
 fn inspect(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
-    let all = files.iter().map(|file| inspect_file(file));
-    let all = all.collect::<Result<Vec<_>, _>>()?;
+    let (mut all, mut worst) = (Vec::new(), Exit::Ok.code());
+    for path in files {
+        match inspect_file(path) {
+            Ok(file) => all.push(file),
+            Err(failure) => worst = worst.max(tell(&failure)),
+        }
+    }
     if json {
-        super::print_json(&all)?;
-        return Ok(Exit::Ok.code());
+        print_json(&all)?;
+        return Ok(worst);
     }
     for file in all {
         let mut text = format!("{}\n  snapshot  {}\n", file.file, file.id);
@@ -168,33 +221,27 @@ fn inspect(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
             }
             text.push('\n');
         }
-        super::print(&text)?;
+        print(&text)?;
     }
-    Ok(Exit::Ok.code())
+    Ok(worst)
 }
 
+/// Checks all files, whatever is wrong with some; the code is the highest.
 fn verify(files: &[PathBuf]) -> Result<u8, Failure> {
-    let mut worst: Option<Failure> = None;
+    let (mut chains, mut worst) = (Chains::default(), Exit::Ok.code());
     for path in files {
-        match verify_file(path) {
-            Ok(file) => super::print(&format!(
-                "{}: whole, {} blocks, {}\n",
-                path.display(),
-                file.blocks(),
-                Bytes(file.file_len())
-            ))?,
-            Err(error) => {
-                if let Some(earlier) = worst.replace(failure(error)) {
-                    eprintln!("pagetide: {earlier}");
-                }
-            }
+        let said = verify_file(path)
+            .map_err(failure)
+            .and_then(|file| print(&whole(path, &file, &mut chains)));
+        if let Err(failure) = said {
+            worst = worst.max(tell(&failure));
         }
     }
-    worst.map_or(Ok(Exit::Ok.code()), Err)
+    Ok(worst)
 }
 
 fn verify_file(path: &Path) -> Result<SnapshotFile, FileError> {
-    let file = SnapshotFile::open(path)?;
+    let file = open(path)?;
     let bar = progress(u64::from(file.blocks()), "checking");
     let mut buffer = BlockBuffer::default();
     for block in 0..file.blocks() {
@@ -203,6 +250,64 @@ fn verify_file(path: &Path) -> Result<SnapshotFile, FileError> {
     }
     bar.finish_and_clear();
     Ok(file)
+}
+
+/// What to say of a file that is whole.
+fn whole(path: &Path, file: &SnapshotFile, chains: &mut Chains) -> String {
+    let mut text = format!(
+        "{}: whole, {} blocks, {}\n",
+        path.display(),
+        file.blocks(),
+        Bytes(file.file_len())
+    );
+    if let Some(lack) = chains.lack(path, file) {
+        text += &format!("  cannot be restored as it is: {lack}\n");
+    }
+    text
+}
+
+/// Looks for the parents of files, for each once.
+#[derive(Default)]
+struct Chains {
+    /// By where a parent should be and its id: what is lacking there or before.
+    known: HashMap<(PathBuf, SnapshotId), Option<String>>,
+}
+
+impl Chains {
+    /// What the chain of the file at `path` lacks.
+    fn lack(&mut self, path: &Path, file: &SnapshotFile) -> Option<String> {
+        let directory = path.parent().unwrap_or(Path::new(""));
+        let place = |child: &SnapshotFile| {
+            let parent = child.parent()?;
+            Some((directory.join(child.parent_name()), parent))
+        };
+        let mut looked_for = Vec::new();
+        let mut next = place(file);
+        let mut held: Option<SnapshotFile> = None;
+        let mut lacking = None;
+        while let Some(place_of_parent) = next {
+            if let Some(known) = self.known.get(&place_of_parent) {
+                lacking = known.clone();
+                break;
+            }
+            // Stands until the search is over: met before that, the chain goes round.
+            let round = format!("the chain of {} goes round", path.display());
+            self.known.insert(place_of_parent.clone(), Some(round));
+            looked_for.push(place_of_parent);
+            match image::open_parent(directory, held.as_ref().unwrap_or(file)) {
+                Ok(parent) => held = parent.map(|(parent, _)| parent),
+                Err(error) => {
+                    lacking = Some(lack(&error));
+                    break;
+                }
+            }
+            next = held.as_ref().and_then(place);
+        }
+        for place in looked_for {
+            self.known.insert(place, lacking.clone());
+        }
+        lacking
+    }
 }
 
 #[derive(Serialize)]
@@ -233,26 +338,27 @@ fn diff(old: &Path, new: &Path, json: bool) -> Result<u8, Failure> {
         total += compare_region(&old, before.first, &new, region, &mut differences)?;
     }
     if json {
-        super::print_json(&differences)?;
+        print_json(&differences)?;
     } else {
         for d in &differences {
             let name = crate::governed::printable(&d.region);
-            super::print(&format!(
+            print(&format!(
                 "{name}: {} pages from page {}\n",
                 d.pages, d.first_page
             ))?;
         }
-        super::print(&format!("{total} pages differ\n"))?;
+        print(&format!("{total} pages differ\n"))?;
     }
     Ok(if total == 0 { Exit::Ok } else { Exit::Failed }.code())
 }
 
-/// Looks only at pages that either snapshot has bytes for; a page that is in the same place in the same file is the same.
+/// Looks only at pages that either snapshot has bytes for. A page that both have from one place in one file is the same, unread; another file of the
+/// same id may be altered.
 fn compare_region(
     old: &Image,
     old_first: u64,
     new: &Image,
-    region: &pagetide::track::snapshot::image::ImageRegion,
+    region: &ImageRegion,
     differences: &mut Vec<Difference>,
 ) -> Result<u64, Failure> {
     let within = |image: &Image, first: u64| {
@@ -300,14 +406,14 @@ fn same_place(old: &Image, old_index: u64, new: &Image, new_index: u64) -> bool 
     let place = |image: &Image, index: u64| {
         let run = image.find(index)?;
         let within = u64::from(run.first_in_block) + index - run.first;
-        Some((
-            image.files()[run.file as usize].header().id,
-            run.block,
-            within,
-        ))
+        Some((run.file, (run.block, within)))
     };
-    let old = place(old, old_index);
-    old.is_some() && old == place(new, new_index)
+    match (place(old, old_index), place(new, new_index)) {
+        (Some((old_file, before)), Some((new_file, after))) => {
+            before == after && old.is_same_file(old_file, new, new_file)
+        }
+        _ => false,
+    }
 }
 
 /// Reads pages, keeping the last block.
@@ -346,21 +452,35 @@ impl<'i> PageReader<'i> {
     }
 }
 
+/// A file to merge.
+struct Input<'p> {
+    path: &'p Path,
+    file: SnapshotFile,
+}
+
+impl Input<'_> {
+    fn id(&self) -> SnapshotId {
+        self.file.header().id
+    }
+}
+
 /// Sorts files newest first; each must be the parent of the one before.
-fn in_order(mut files: Vec<SnapshotFile>) -> Result<Vec<SnapshotFile>, Failure> {
-    let parents: Vec<_> = files.iter().filter_map(SnapshotFile::parent).collect();
-    let newest = files
+fn in_order(mut files: Vec<Input>) -> Result<Vec<Input>, Failure> {
+    once_each(&files)?;
+    let parents: Vec<_> = files
         .iter()
-        .position(|file| !parents.contains(&file.header().id));
-    let mut wanted = newest.map(|newest| files[newest].header().id);
-    let mut chain: Vec<SnapshotFile> = Vec::new();
+        .filter_map(|input| input.file.parent())
+        .collect();
+    let newest = files.iter().find(|input| !parents.contains(&input.id()));
+    let mut wanted = newest.map(Input::id);
+    let mut chain: Vec<Input> = Vec::new();
     while let Some(id) = wanted {
-        let Some(at) = files.iter().position(|file| file.header().id == id) else {
+        let Some(at) = files.iter().position(|input| input.id() == id) else {
             break;
         };
-        let file = files.swap_remove(at);
-        wanted = file.parent();
-        chain.push(file);
+        let input = files.swap_remove(at);
+        wanted = input.file.parent();
+        chain.push(input);
     }
     match files.first() {
         None => Ok(chain),
@@ -368,23 +488,100 @@ fn in_order(mut files: Vec<SnapshotFile>) -> Result<Vec<SnapshotFile>, Failure> 
             Exit::Usage,
             format!(
                 "'{}' does not belong to the chain of '{}'; give files of one chain, each the parent of the next, none left out between",
-                other.name(),
-                chain.first().map_or("the others", SnapshotFile::name)
+                other.file.name(),
+                chain
+                    .first()
+                    .map_or("the others", |input| input.file.name())
             ),
         )),
     }
 }
 
+fn once_each(files: &[Input]) -> Result<(), Failure> {
+    let mut seen: HashMap<SnapshotId, &Input> = HashMap::new();
+    for input in files {
+        let Some(earlier) = seen.insert(input.id(), input) else {
+            continue;
+        };
+        let name = input.path.display();
+        let message = if earlier.path == input.path {
+            format!("'{name}' is given twice; give each file once")
+        } else {
+            let earlier = earlier.path.display();
+            format!("'{earlier}' and '{name}' are one snapshot, given twice; leave one of them out")
+        };
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    Ok(())
+}
+
+/// The directory that `path` is in.
+fn directory_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(directory) if directory != Path::new("") => directory,
+        _ => Path::new("."),
+    }
+}
+
+/// A file that is there may be what another snapshot builds on: nothing is replaced.
+fn must_be_free(output: &Path) -> Result<(), Failure> {
+    // What cannot be looked at cannot be written either, and the writer says why.
+    if output.symlink_metadata().is_err() {
+        return Ok(());
+    }
+    let message = format!(
+        "'{}' exists, and merge replaces nothing; give another name or remove it first",
+        output.display()
+    );
+    Err(Failure::new(Exit::Usage, message))
+}
+
+/// A result that builds on a parent is of use only where that is found.
+fn must_be_beside_parent(oldest: &Input, output: &Path) -> Result<(), Failure> {
+    let (name, wanted) = (oldest.file.parent_name(), directory_of(oldest.path));
+    if output.file_name() == Some(name.as_ref()) {
+        let message = format!(
+            "'{}' has the name of the parent that the result builds on; give another name",
+            output.display()
+        );
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let given = directory_of(output);
+    let place = |directory: &Path| {
+        let meta = directory.metadata().ok()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    let there = place(given);
+    // The writer says why a directory cannot be used.
+    if there.is_none() || there == place(wanted) || image::open_parent(given, &oldest.file).is_ok()
+    {
+        return Ok(());
+    }
+    let message = format!(
+        "the result builds on '{name}', which is not in '{}'; write it beside its parent, in '{}', or give the parents down to a full snapshot too",
+        given.display(),
+        wanted.display()
+    );
+    Err(Failure::new(Exit::Usage, message))
+}
+
 fn merge(files: &[PathBuf], output: &Path) -> Result<u8, Failure> {
-    let files = files
-        .iter()
-        .map(|file| SnapshotFile::open(file).map_err(failure));
-    let files = in_order(files.collect::<Result<Vec<_>, _>>()?)?;
-    let oldest = &files[files.len() - 1];
-    let parent = oldest.parent().map(|id| Parent {
-        id,
-        name: oldest.parent_name().to_owned(),
+    must_be_free(output)?;
+    let files = files.iter().map(|path| {
+        let file = open(path).map_err(failure)?;
+        Ok(Input { path, file })
     });
+    let files = in_order(files.collect::<Result<Vec<_>, Failure>>()?)?;
+    let oldest = &files[files.len() - 1];
+    let parent = oldest.file.parent().map(|id| Parent {
+        id,
+        name: oldest.file.parent_name().to_owned(),
+    });
+    if parent.is_some() {
+        must_be_beside_parent(oldest, output)?;
+    }
+    let taken = files[0].file.header().created_ns;
+    let files = files.into_iter().map(|input| input.file).collect();
     let io =
         |error: std::io::Error| Failure::new(Exit::Store, format!("{}: {error}", output.display()));
     let image = if parent.is_some() {
@@ -398,7 +595,8 @@ fn merge(files: &[PathBuf], output: &Path) -> Result<u8, Failure> {
         pages: region.pages,
     });
     let sink = Box::new(FileSink::create(output).map_err(io)?);
-    let mut writer = Writer::new(
+    let mut writer = Writer::taken_at(
+        taken,
         sink,
         SnapshotId::random(),
         parent.as_ref(),
@@ -438,9 +636,11 @@ fn merge(files: &[PathBuf], output: &Path) -> Result<u8, Failure> {
         }
         writer.put(number as u32, &pages, &bytes).map_err(io)?;
     }
+    // It may have come meanwhile.
+    must_be_free(output)?;
     let written = writer.finish().map_err(io)?;
     bar.finish_and_clear();
-    super::print(&format!(
+    print(&format!(
         "{}: {} pages, {}\n",
         output.display(),
         written.pages,

@@ -25,8 +25,9 @@ use pagetide_store::StoreError;
 use super::follow::Workplace;
 use super::outgoing::Outgoing;
 use super::request::Completion;
+use super::together::{Beside, QUIET_NS};
 use super::word::State;
-use super::{BATCH_PAGES, Pager};
+use super::{BATCH_PAGES, Ownership, Pager};
 
 /// How long the store may refuse pages while the program waits for room, before the program is ended. Stated in docs/failure-modes.md.
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
@@ -70,6 +71,10 @@ pub struct Evictor<'p> {
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
     workplace: Workplace,
+    /// Where threads serve their own faults: keeps the one that faults from being moved away while this one has its processor.
+    beside: Beside,
+    /// When it had work last.
+    worked_ns: u64,
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
@@ -86,6 +91,8 @@ impl<'p> Evictor<'p> {
             drops: Vec::with_capacity(BatchDropper::MAX),
             refilling: false,
             workplace: Workplace::default(),
+            beside: Beside::where_it_is(),
+            worked_ns: 0,
             failing_since_ns: None,
             stuck_since: None,
             backoff: BACKOFF.0,
@@ -120,10 +127,27 @@ impl<'p> Evictor<'p> {
             self.note_standstill(round);
             match round {
                 Round::Evicted => pager.progress.ring(),
-                Round::Idle => pager.work.wait(seen, Some(Duration::from_millis(100))),
+                Round::Idle => self.rest(seen),
                 Round::Nothing => pager.work.wait(pager.work.look(), Some(self.backoff)),
             }
         }
+        if pager.ownership == Ownership::SignalRegion {
+            self.beside.leave(&pager.together, &pager.fault_processors);
+        }
+    }
+
+    /// Waits for work. The thread it holds is let go once there has been none for a while.
+    fn rest(&mut self, seen: u32) {
+        let pager = self.pager;
+        let holds = pager.ownership == Ownership::SignalRegion && pager.together.is_holding();
+        if holds && now_ns() - self.worked_ns > QUIET_NS {
+            self.beside.leave(&pager.together, &pager.fault_processors);
+        }
+        let timeout = match holds {
+            true => Duration::from_nanos(QUIET_NS),
+            false => Duration::from_millis(100),
+        };
+        pager.work.wait(seen, Some(timeout));
     }
 
     /// Ends the process when faults have waited too long for room that locked, pinned or sealed pages do not give.
@@ -157,6 +181,11 @@ impl<'p> Evictor<'p> {
             need => {
                 let faults = &self.pager.fault_processors;
                 let most = self.workplace.choose_for_evictor(faults);
+                if self.pager.ownership == Ownership::SignalRegion {
+                    let now_ns = now_ns();
+                    self.beside.consider(&self.pager.together, faults, now_ns);
+                    self.worked_ns = now_ns;
+                }
                 self.round(need.min(most).min(BATCH_PAGES as u64) as usize)
             }
         }

@@ -171,6 +171,11 @@ impl Workplace {
         true
     }
 
+    /// The processor it keeps to.
+    pub fn kept_to(&self) -> Option<usize> {
+        self.bound.as_ref().map(|(cpu, _)| *cpu)
+    }
+
     fn keep_to(&mut self, cpu: usize) {
         let Ok(before) = sched_getaffinity(None) else {
             return;

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::{began_at, began_now, processor_of, shares_processor};
 use rustix::fs::{Mode, OFlags, RawDir, open};
-use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use super::follow::{FaultProcessors, Workplace, only};
 
@@ -176,10 +176,12 @@ impl Together {
     }
 }
 
-/// The fault thread's part.
+/// The part of the thread that holds: the fault thread, or, where threads serve their own faults, the evictor.
 #[derive(Debug, Default)]
 pub struct Beside {
     place: Workplace,
+    /// The thread's place is chosen elsewhere: it holds whoever is there already.
+    stays: bool,
     /// Changes of the faulting thread seen.
     changes: u32,
     considered_ns: u64,
@@ -188,6 +190,14 @@ pub struct Beside {
 }
 
 impl Beside {
+    /// For the evictor, which has a [`Workplace`] of its own.
+    pub fn where_it_is() -> Beside {
+        Beside {
+            stays: true,
+            ..Beside::default()
+        }
+    }
+
     /// After a round of work at `now_ns`.
     pub fn consider(&mut self, together: &Together, faults: &FaultProcessors, now_ns: u64) {
         if now_ns - self.considered_ns < CONSIDER_NS {
@@ -207,7 +217,13 @@ impl Beside {
             let Some(cpu) = processor_of(thread) else {
                 return self.leave(together, faults);
             };
-            self.place.go(Some(cpu as usize));
+            if self.stays {
+                if sched_getcpu() as u32 != cpu {
+                    return;
+                }
+            } else {
+                self.place.go(Some(cpu as usize));
+            }
             if together.hold(thread, cpu as usize, now_ns) {
                 (self.held_since_ns, self.heirs_ns) = (now_ns, now_ns);
             } else if together.is_excused(now_ns) {
@@ -395,6 +411,31 @@ mod tests {
             beside.consider(together, faults, now_ns());
             assert!(!together.is_holding());
             assert!(program.processors() > 1);
+        });
+    }
+
+    #[test]
+    fn the_evictor_holds_a_thread_where_it_is_itself_and_nowhere_else() {
+        beside(|together, faults, _, program| {
+            let mut beside = Beside::where_it_is();
+            let cpu = processor_of(program.id).unwrap() as usize;
+            let all = sched_getaffinity(None).unwrap();
+            let elsewhere = (0..CpuSet::MAX_CPU).find(|other| *other != cpu && all.is_set(*other));
+            sched_setaffinity(None, &only(elsewhere.unwrap())).unwrap();
+            beside.consider(together, faults, now_ns());
+            assert!(!together.is_holding(), "it would keep it from coming here");
+            sched_setaffinity(None, &only(cpu)).unwrap();
+            beside.considered_ns = 0;
+            beside.consider(together, faults, now_ns());
+            assert_eq!((together.is_holding(), program.processors()), (true, 1));
+            sched_setaffinity(None, &all).unwrap();
+            beside.leave(together, faults);
+            assert_eq!(program.processors(), all.count());
+            assert_eq!(
+                sched_getaffinity(None).unwrap(),
+                all,
+                "its own place is not Beside's to choose"
+            );
         });
     }
 

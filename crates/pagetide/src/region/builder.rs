@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use pagetide_kernel::PageRange;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::park::Exemption;
-use pagetide_kernel::thread::{Urgency, set_signal_mask, set_urgency};
+use pagetide_kernel::thread::{C_LIBRARY_SIGNALS, Urgency, set_signal_mask, set_urgency};
 use pagetide_store::Store;
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ use crate::pager::signal::Registration;
 use crate::pager::{Handles, Ownership, Pager, StartError};
 
 /// A handler of the program's that touches the region must not run on a thread that serves the region.
-const NO_SIGNALS: u64 = !0;
+const NO_SIGNALS: u64 = !C_LIBRARY_SIGNALS;
 
 /// Makes a [`Region`].
 #[must_use]

@@ -1,12 +1,14 @@
 //! Bringing write faults on protected pages to the code that serves them: by a handler thread, or by a signal in the faulting thread.
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use pagetide_kernel::memory::unmerge;
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::trap::{Access, Serve, Signal, Trap};
-use pagetide_kernel::uffd::{self, Event, Message, Uffd, feature};
+use pagetide_kernel::uffd::{self, Event, Message, Stop, Uffd, feature};
 use pagetide_kernel::wait::wait_for;
 use pagetide_kernel::{PageNumber, PageRange};
 use rustix::event::{PollFd, PollFlags};
@@ -47,12 +49,32 @@ struct Server<S>(Arc<S>);
 impl<S: OnWrite> Serve for Server<S> {
     fn serve(&self, access: Access) -> bool {
         // Protected pages can be read: a read that faults is a page that is lost, or a file that ends before it.
-        access.write && {
-            self.0.note_faulting_thread();
-            self.0.on_write(PageNumber::containing(access.address));
-            true
+        let page = PageNumber::containing(access.address);
+        if !access.write || keeps_faulting(page) {
+            return false;
         }
+        self.0.note_faulting_thread();
+        self.0.on_write(page);
+        true
     }
+}
+
+/// Faults of a thread at one page, with none elsewhere, after which opening the page is no help: the file behind it has become shorter.
+const FUTILE: u32 = 20_000;
+
+/// Whether the calling thread has faulted at `page`, and nowhere else, so often.
+fn keeps_faulting(page: PageNumber) -> bool {
+    thread_local! {
+        static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    }
+    // Not while the thread ends.
+    let count = LAST.try_with(|last| {
+        let (before, count) = last.get();
+        let count = if before == page.0 { count + 1 } else { 0 };
+        last.set((page.0, count));
+        count
+    });
+    count.is_ok_and(|count| count > FUTILE)
 }
 
 /// Faults are brought to their server while this lives.
@@ -207,6 +229,16 @@ pub(crate) fn register(uffd: &Uffd, spans: &Spans) -> Result<(), TrackError> {
                 Errno::BUSY => TrackError::Taken(span.range.address(), span.range.bytes()),
                 errno => TrackError::System("registering memory for write-protect faults", errno),
             })?;
+        unmerge(span.range);
+        // Of huge pages no part can be opened by itself.
+        if let Err(Stop::Other(Errno::INVAL)) =
+            uffd.write_protect(PageRange::one(span.range.start), false)
+        {
+            return Err(TrackError::HugePages(
+                span.range.address(),
+                span.range.bytes(),
+            ));
+        }
     }
     Ok(())
 }

@@ -5,8 +5,8 @@
 //!
 //! Opening (a fault is served) unprotects the page, then marks it. Closing takes the mark away, then protects. However the two
 //! interleave, the last unprotecting is followed by a mark of the same thread, so a mark that stays away was taken after it, and protecting followed.
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pagetide_kernel::PageRange;
@@ -87,18 +87,22 @@ pub(crate) struct Guard {
     protector: Option<Protector>,
     /// One bit a page: open.
     open: Box<[AtomicU64]>,
-    /// Faults being served.
-    serving: AtomicU32,
+    /// Faults being served, by the generation they began in: even ones and odd ones. Whoever waits for those under way begins a new generation, and waits for
+    /// the old one alone; new faults never hold it up.
+    serving: [AtomicU32; 2],
+    generation: AtomicU32,
+    /// Held while an old generation ends.
+    settling: Mutex<()>,
     /// While faults are to wait before they are served: the process that bars them. In a forked child nobody will open a parent's bar.
     barred: AtomicU32,
 }
 
 /// A fault is being served while this lives.
-pub(crate) struct Serving<'g>(&'g Guard);
+pub(crate) struct Serving<'g>(&'g AtomicU32);
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
-        self.0.serving.fetch_sub(1, SeqCst);
+        self.0.fetch_sub(1, SeqCst);
     }
 }
 
@@ -112,7 +116,9 @@ impl Guard {
             open: open.collect(),
             spans,
             protector,
-            serving: AtomicU32::new(0),
+            serving: [AtomicU32::new(0), AtomicU32::new(0)],
+            generation: AtomicU32::new(0),
+            settling: Mutex::new(()),
             barred: AtomicU32::new(0),
         }
     }
@@ -131,12 +137,22 @@ impl Guard {
 
     /// [`Guard::serving`] without waiting: none while faults are barred.
     pub fn try_serving(&self) -> Option<Serving<'_>> {
-        self.serving.fetch_add(1, SeqCst);
-        if self.barred.load(SeqCst) == 0 {
-            return Some(Serving(self));
+        let serving = self.enter();
+        (self.barred.load(SeqCst) == 0).then_some(serving)
+    }
+
+    /// Counts among those of the present generation.
+    fn enter(&self) -> Serving<'_> {
+        loop {
+            let generation = self.generation.load(SeqCst);
+            let count = &self.serving[generation as usize % 2];
+            count.fetch_add(1, SeqCst);
+            let serving = Serving(count);
+            // One that has ended meanwhile is not waited for.
+            if self.generation.load(SeqCst) == generation {
+                return serving;
+            }
         }
-        self.serving.fetch_sub(1, SeqCst);
-        None
     }
 
     /// Runs `f`, which closes pages, while no region's pager acts on what it saw before. `ETIMEDOUT` when one does for a second.
@@ -153,20 +169,26 @@ impl Guard {
     /// To be held while a fault is served. Waits while faults are barred.
     pub fn serving(&self) -> Serving<'_> {
         loop {
-            self.serving.fetch_add(1, SeqCst);
+            let serving = self.enter();
             let barred = self.barred.load(SeqCst);
             if barred == 0 || barred != process() {
-                return Serving(self);
+                return serving;
             }
-            self.serving.fetch_sub(1, SeqCst);
+            drop(serving);
             futex_wait(&self.barred, barred, None);
         }
     }
 
-    /// Waits until no fault is being served. Only meaningful when something keeps new ones away or harmless.
+    /// Waits until no fault is being served that was when this was called. Only meaningful when something keeps new ones away or harmless.
     pub fn settle(&self) {
+        let _alone = self
+            .settling
+            .lock()
+            .unwrap_or_else(|held| held.into_inner());
+        // The other generation has ended: the last call waited for it.
+        let old = self.generation.fetch_add(1, SeqCst);
         let mut spins = 0u32;
-        while self.serving.load(SeqCst) != 0 {
+        while self.serving[old as usize % 2].load(SeqCst) != 0 {
             spins += 1;
             if spins.is_multiple_of(64) {
                 std::thread::yield_now();
@@ -252,7 +274,8 @@ impl Guard {
             .inspect_err(|_| self.mark_everything())
     }
 
-    fn try_close_open(&self, mut was_open: impl FnMut(usize, u64)) -> Result<(), Errno> {
+    /// The same; after an error the caller marks everything.
+    pub fn try_close_open(&self, mut was_open: impl FnMut(usize, u64)) -> Result<(), Errno> {
         // The run of pages to protect, gaps included, not yet protected.
         let mut pending: Option<(usize, usize)> = None;
         for (number, word) in self.open.iter().enumerate() {
@@ -295,5 +318,49 @@ impl Guard {
             let indexes = self.spans.indexes(number);
             let _ = self.open(indexes.start, indexes.end);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use pagetide_kernel::PAGE_SIZE;
+    use pagetide_kernel::own::Mapping;
+
+    use super::*;
+    use crate::track::memory::Memory;
+
+    #[test]
+    fn settling_waits_for_those_inside_and_for_nobody_who_comes_later() {
+        let page = Mapping::new(PAGE_SIZE).unwrap();
+        // SAFETY: the page outlives what is told of it here.
+        let memory = unsafe { Memory::mapping("page", page.as_ptr(), PAGE_SIZE) }.unwrap();
+        let guard = Guard::new(Spans::new(vec![memory]).unwrap(), None);
+        for round in 0..3 {
+            let (inside, settled) = (guard.serving(), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    guard.settle();
+                    settled.store(true, SeqCst);
+                });
+                std::thread::sleep(Duration::from_millis(20));
+                assert!(!settled.load(SeqCst), "round {round}: one is inside");
+                let later = guard.serving();
+                drop(inside);
+                let since = std::time::Instant::now();
+                while !settled.load(SeqCst) {
+                    assert!(
+                        since.elapsed() < Duration::from_secs(20),
+                        "it waits for a later one"
+                    );
+                    std::thread::yield_now();
+                }
+                drop(later);
+            });
+        }
+        // Barred ones are not inside.
+        guard.barred(|| assert!(guard.try_serving().is_none()));
+        assert!(guard.try_serving().is_some());
     }
 }

@@ -233,6 +233,11 @@ pub enum TrackError {
         "the {1} bytes at {0:#x} belong to another userfaultfd: a tracker, a snapshotter, a pager or a restore that is not complete yet"
     )]
     Taken(usize, usize),
+    /// Huge pages of the `hugetlb` kind.
+    #[error(
+        "the {1} bytes at {0:#x} are huge pages of hugetlbfs or MAP_HUGETLB, which cannot be protected by the page; use plain memory (transparent huge pages will do), or a tracker by WP_ASYNC"
+    )]
+    HugePages(usize, usize),
     /// Regions and mappings for one tracker.
     #[error("a tracker takes regions or mappings, not both: make one for each")]
     Mixed,

@@ -3,14 +3,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use pagetide_kernel::park::Exemption;
-use pagetide_kernel::thread::set_signal_mask;
+use pagetide_kernel::thread::{C_LIBRARY_SIGNALS, set_signal_mask};
 use rustix::io::Errno;
 
 use super::memory::TrackError;
 use crate::pager::request::Completion;
 
-/// All but those that report the thread's own mistakes.
-const BLOCKED: u64 = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1));
+/// All but those that report the thread's own mistakes, and those that the C library waits for.
+const BLOCKED: u64 = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1) | C_LIBRARY_SIGNALS);
 
 /// Starts a thread that runs no signal handler of the program's and is never parked, not even while it starts: whoever parks threads waits
 /// for what this one does.

@@ -147,6 +147,8 @@ impl Work {
     fn close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
         self.try_close_all(writers, between).inspect_err(|_| {
             let shared = &self.shared;
+            // A snapshot that is being swept needs what is opened here unsaved. Said first: what is opened was open after that.
+            shared.failed.store(true, SeqCst);
             // A region's page that counts as open is opened without our being told.
             shared
                 .pages
@@ -162,7 +164,10 @@ impl Work {
             Writers::Running => MOST_OPEN_RUNNING,
         };
         if guard.open_pages() * part < guard.spans.pages() {
-            return guard.closing(|| guard.close_open(|_, _| between()));
+            // The pagers of regions wait meanwhile: no turns are taken then.
+            let mut between = Some(between).filter(|_| guard.spans.regions().next().is_none());
+            let mut between = |_, _| _ = between.as_mut().map(|between| between());
+            return guard.closing(|| guard.try_close_open(&mut between));
         }
         guard.clear_marks()?;
         self.errno.store(0, SeqCst);

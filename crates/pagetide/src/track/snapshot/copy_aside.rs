@@ -1,5 +1,5 @@
 //! The first write to a page after the instant: its old bytes are put aside, and the page is opened at once.
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use pagetide_kernel::sync::now_ns;
@@ -9,6 +9,7 @@ use pagetide_kernel::{PAGE_SIZE, PageNumber};
 use super::pages::{Held, Pages, Phase};
 use super::place::Writers;
 use super::pool::{Pool, SlotIndex};
+use super::start::Start;
 use crate::pager::watch::{Opened, Watcher};
 use crate::track::faults::OnWrite;
 use crate::track::guard::Guard;
@@ -25,6 +26,9 @@ pub(crate) struct Shared {
     pub copies: AtomicU64,
     pub waits: AtomicU64,
     pub writers: Writers,
+    pub start: Start,
+    /// Pages may have been opened unsaved since the snapshot began.
+    pub failed: AtomicBool,
 }
 
 impl Shared {
@@ -44,6 +48,8 @@ impl Shared {
             copies: AtomicU64::new(0),
             waits: AtomicU64::new(0),
             writers: Writers::default(),
+            start: Start::default(),
+            failed: AtomicBool::new(false),
         }
     }
 
@@ -59,6 +65,7 @@ impl Shared {
             epoch,
             base: Some(base),
         };
+        self.failed.store(false, SeqCst);
         self.phase.store(phase.encode(), SeqCst);
         // A fault being served may have seen the phase before; it opens its page as one of that phase, before the arming closes it again.
         self.guard.settle();
@@ -106,8 +113,13 @@ impl OnWrite for Shared {
         self.faults.fetch_add(1, SeqCst);
         // A slot is taken before the page's lock: the wait for one may be long, and the sweep must not wait for the lock meanwhile.
         let needed = || self.phase().needs(self.pages.load(index));
+        let still_needed = || {
+            // Nobody makes room before the writers are let go, unless they are told.
+            self.start.go_if_armed();
+            needed()
+        };
         let slot = if needed() {
-            self.pool.take(needed, &self.waits)
+            self.pool.take(still_needed, &self.waits)
         } else {
             None
         };
@@ -155,6 +167,7 @@ impl Watcher for Shared {
         if self.phase().needs(held.word()) {
             let Some(slot) = self.pool.try_take() else {
                 self.waits.fetch_add(1, SeqCst);
+                self.start.go_if_armed();
                 return Opened::NoRoom;
             };
             self.save(index, &mut held, slot);

@@ -50,6 +50,13 @@ impl Hold for ParkThreads {
                     std::thread::sleep(at_once / 2);
                     at_once = (at_once * 2).min((self.patience / 4).max(LEAST));
                 }
+                Err(ParkError::Stubborn { thread, signal, .. }) => {
+                    return Err(ParkError::Stubborn {
+                        thread,
+                        signal,
+                        after: self.patience,
+                    });
+                }
                 result => break result?,
             }
         };

@@ -1,4 +1,7 @@
 //! A snapshot and the ones it builds on, put together: for every page the one place its bytes are.
+use std::fs::{FileType, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use pagetide_kernel::PAGE_SIZE;
@@ -8,6 +11,69 @@ use super::reader::{BlockBuffer, FileError, SnapshotFile};
 
 /// Longest chain of snapshots.
 const CHAIN_MAX: usize = 10_000;
+
+/// Which file an open one is, whatever its names are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+/// Opens a snapshot file as [`SnapshotFile::open`] does, and says which it is. What is no regular file is refused; a FIFO without a writer is not
+/// waited for.
+pub fn open_file(path: &Path) -> Result<(SnapshotFile, FileIdentity), FileError> {
+    let name = path.display().to_string();
+    let io = |error| FileError::Io(name.clone(), error);
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).map_err(io)?;
+    let meta = file.metadata().map_err(io)?;
+    if !meta.is_file() {
+        let kind = kind_of(meta.file_type());
+        let text = format!("it is {kind}, not a regular file; name the file of a snapshot");
+        return Err(io(io::Error::new(io::ErrorKind::InvalidInput, text)));
+    }
+    let identity = FileIdentity {
+        device: meta.dev(),
+        inode: meta.ino(),
+    };
+    let file = SnapshotFile::from_source(&name, Box::new(file))?;
+    Ok((file, identity))
+}
+
+fn kind_of(file: FileType) -> &'static str {
+    match file {
+        file if file.is_dir() => "a directory",
+        file if file.is_fifo() => "a FIFO",
+        _ => "a device",
+    }
+}
+
+/// Opens the parent of `child`, which is in `directory`: a file of the recorded name there, with the recorded id. None: `child` has no parent.
+pub fn open_parent(
+    directory: &Path,
+    child: &SnapshotFile,
+) -> Result<Option<(SnapshotFile, FileIdentity)>, FileError> {
+    let Some(parent) = child.parent() else {
+        return Ok(None);
+    };
+    let missing = |looked: String| FileError::Parent {
+        name: child.name().to_owned(),
+        parent,
+        looked,
+    };
+    let name = child.parent_name();
+    if name.is_empty() || name.contains('/') {
+        return Err(missing(format!("named in a usable way ('{name}')")));
+    }
+    let candidate = directory.join(name);
+    match open_file(&candidate) {
+        Ok(opened) if opened.0.header().id == parent => Ok(Some(opened)),
+        Ok(_) => Err(missing(format!("what is in '{}' now", candidate.display()))),
+        Err(FileError::Io(name, error)) => Err(missing(format!("readable as '{name}' ({error})"))),
+        Err(error) => Err(error),
+    }
+}
 
 /// A region of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,6 +128,8 @@ impl ImageRun {
 #[derive(Debug)]
 pub struct Image {
     files: Vec<SnapshotFile>,
+    /// By file; empty where that is not known.
+    identities: Vec<FileIdentity>,
     regions: Vec<ImageRegion>,
     /// By first page; pages in none are zeros.
     runs: Vec<ImageRun>,
@@ -73,33 +141,35 @@ impl Image {
     /// Opens the snapshot at `path` and, for an incremental one, its parents: files of the recorded names in the same directory.
     pub fn open(path: &Path) -> Result<Image, FileError> {
         let directory = path.parent().unwrap_or(Path::new(""));
-        let mut files = vec![SnapshotFile::open(path)?];
-        while let Some(parent) = files[files.len() - 1].parent() {
+        let (file, identity) = open_file(path)?;
+        let (mut files, mut identities) = (vec![file], vec![identity]);
+        loop {
             let child = &files[files.len() - 1];
-            let missing = |looked: String| FileError::Parent {
+            let Some(parent) = child.parent() else {
+                break;
+            };
+            let missing = |looked: &str| FileError::Parent {
                 name: child.name().to_owned(),
                 parent,
-                looked,
+                looked: looked.to_owned(),
             };
-            let name = child.parent_name();
             if files.iter().any(|file| file.header().id == parent) {
-                return Err(missing("before it: the chain goes round".to_owned()));
+                return Err(missing("before it: the chain goes round"));
             }
-            if name.is_empty() || name.contains('/') || files.len() > CHAIN_MAX {
-                return Err(missing(format!("named in a usable way ('{name}')")));
+            if files.len() > CHAIN_MAX {
+                return Err(missing("looked for: the chain is too long"));
             }
-            let candidate = directory.join(name);
-            let file = match SnapshotFile::open(&candidate) {
-                Ok(file) if file.header().id == parent => file,
-                Ok(_) => return Err(missing(format!("what is in '{}' now", candidate.display()))),
-                Err(FileError::Io(name, error)) => {
-                    return Err(missing(format!("readable as '{name}' ({error})")));
-                }
-                Err(error) => return Err(error),
+            let Some((file, identity)) = open_parent(directory, child)? else {
+                break;
             };
             files.push(file);
+            identities.push(identity);
         }
-        Image::of(files)
+        let image = Image::of(files)?;
+        Ok(Image {
+            identities,
+            ..image
+        })
     }
 
     /// The image of `files`, newest first, each the parent of the one before. The last may have a parent that is left out: then pages that only
@@ -145,6 +215,7 @@ impl Image {
         }
         Ok(Image {
             files,
+            identities: Vec::new(),
             regions,
             runs,
             by_block: Vec::new(),
@@ -163,6 +234,13 @@ impl Image {
     /// The files, newest first.
     pub fn files(&self) -> &[SnapshotFile] {
         &self.files
+    }
+
+    /// Whether file number `file` is the very file that number `other_file` of `other` is. Known of images from [`Image::open`]; false elsewhere.
+    pub fn is_same_file(&self, file: u32, other: &Image, other_file: u32) -> bool {
+        let identity = |image: &Image, number: u32| image.identities.get(number as usize).copied();
+        let this = identity(self, file);
+        this.is_some() && this == identity(other, other_file)
     }
 
     /// The regions of the newest file.

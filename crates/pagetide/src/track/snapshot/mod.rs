@@ -21,6 +21,7 @@ pub(crate) mod pool;
 pub mod reader;
 pub mod restore;
 pub mod sink;
+pub(crate) mod start;
 pub(crate) mod sweep;
 mod worker;
 pub mod working_set;
@@ -28,7 +29,7 @@ pub mod writer;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::SeqCst;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 pub use hold::{Hold, ParkThreads};
@@ -44,12 +45,14 @@ use arm::Armer;
 use copy_aside::Shared;
 use format::{RegionEntry, SnapshotId};
 use pool::Pool;
-use sink::{FileSink, Sink};
-use worker::{Job, Worker, lock};
+use sink::{FileSink, Sink, directory_of};
+use worker::{Claim, Job, Outcome, Worker, lock};
 use writer::{Parent, Writer};
 
 /// Least pages that old bytes have room for.
 const POOL_PAGES_MIN: usize = 1024;
+/// Longest name of a snapshot, in bytes.
+const NAME_BYTES_MAX: usize = 255;
 /// Without a limit given, one page of extra memory for so many of the memory.
 const POOL_SHARE: usize = 32;
 
@@ -72,7 +75,7 @@ pub enum SnapshotError {
     Busy,
     /// The base is not known here.
     #[error(
-        "snapshot {0} cannot be built upon: it is not among the last {bases} complete ones of this snapshotter, or that is not incremental (Builder::incremental)",
+        "snapshot {0} cannot be built upon: it is not among the last {bases} complete ones of this snapshotter, its file or one that it builds on was replaced by a later snapshot, or the snapshotter is not incremental (Builder::incremental)",
         bases = worker::BASES_MAX
     )]
     Base(SnapshotId),
@@ -81,6 +84,14 @@ pub enum SnapshotError {
         "a snapshot that this one would build on is called '{0}' as well; every file of a chain needs a name of its own"
     )]
     SameName(String),
+    /// The name cannot be kept in files that would build on this one.
+    #[error(
+        "'{0}' cannot be a snapshot's name: it must be UTF-8 of at most {NAME_BYTES_MAX} bytes"
+    )]
+    Name(String),
+    /// A snapshot finds the one it builds on beside it.
+    #[error("a snapshot that builds on '{0}' must be in the same directory, which is '{1}'")]
+    Elsewhere(String, PathBuf),
     /// Cancelled.
     #[error("the snapshot was cancelled")]
     Cancelled,
@@ -145,7 +156,9 @@ impl Builder {
         }
         let default = spans.pages() / POOL_SHARE;
         let slots = self.extra_bytes.map_or(default, |bytes| bytes / PAGE_SIZE);
-        let pool = Pool::new(slots.max(POOL_PAGES_MIN)).map_err(system("mmap"))?;
+        // No page is put aside twice.
+        let slots = slots.min(spans.pages()).max(POOL_PAGES_MIN);
+        let pool = Pool::new(slots).map_err(system("mmap"))?;
         let shared = Arc::new(Shared::new(
             Guard::new(spans, uffd.map(Protector::Uffd)),
             pool,
@@ -220,13 +233,38 @@ pub struct Snapshotter {
     arming: Mutex<()>,
 }
 
-/// A snapshot that is begun and not handed to the worker yet.
-struct Begun<'s>(&'s Snapshotter);
+/// A snapshot that is begun. Dropped before its writers were let go (arming failed, the hold closure panicked), it will not be.
+struct Begun<'s> {
+    snapshotter: &'s Snapshotter,
+    number: u64,
+    /// There until it is given to the worker.
+    claim: Option<Claim>,
+    outcome: Arc<Outcome>,
+    armed: bool,
+}
+
+impl Begun<'_> {
+    fn let_go(mut self, pause: Duration, arming: Duration) -> Snapshot {
+        let claim = self.claim.take().expect("given to the worker once, here");
+        Arc::clone(&self.outcome).let_go(claim, pause, arming)
+    }
+}
 
 impl Drop for Begun<'_> {
-    /// It will not be, as arming failed or the hold closure panicked.
     fn drop(&mut self) {
-        worker::clean_up(&self.0.shared, self.0.incremental);
+        let Some(claim) = self.claim.take() else {
+            return;
+        };
+        let snapshotter = self.snapshotter;
+        if !snapshotter.shared.start.call_off(self.number) {
+            // The sweep has begun, because room ran out, and cleans up after itself.
+            self.outcome.give_up(claim);
+        } else {
+            if self.armed {
+                worker::clean_up(&snapshotter.shared, snapshotter.incremental);
+            }
+            self.outcome.wait_until_over();
+        }
     }
 }
 
@@ -252,14 +290,28 @@ impl Snapshotter {
         hold: impl Hold,
     ) -> Result<Snapshot, SnapshotError> {
         let sink = FileSink::create(path)?;
-        self.snapshot_to(Box::new(sink), path.to_owned(), plan, hold)
+        let directory = directory_of(path).canonicalize()?;
+        self.take(Box::new(sink), path, Some(directory), plan, hold)
     }
 
-    /// Takes a snapshot into a sink; `name` is what incremental ones will call it.
+    /// Takes a snapshot into a sink; `name` is what incremental ones will call it. The sink runs in a thread of Pagetide's, where all signals of the program's
+    /// are blocked: what it starts inherits that.
     pub fn snapshot_to(
         &self,
         sink: Box<dyn Sink>,
         name: PathBuf,
+        plan: Plan,
+        hold: impl Hold,
+    ) -> Result<Snapshot, SnapshotError> {
+        self.take(sink, &name, None, plan, hold)
+    }
+
+    /// `directory` is that of the file, where the sink is one.
+    fn take(
+        &self,
+        sink: Box<dyn Sink>,
+        name: &Path,
+        directory: Option<PathBuf>,
         plan: Plan,
         hold: impl Hold,
     ) -> Result<Snapshot, SnapshotError> {
@@ -268,16 +320,23 @@ impl Snapshotter {
             .as_ref()
             .expect("runs until the snapshotter is dropped");
         let claim = worker.claim().ok_or(SnapshotError::Busy)?;
-        let name = name
-            .file_name()
-            .map_or(String::new(), |name| name.to_string_lossy().into_owned());
+        let name = name.file_name().unwrap_or_default();
+        let name = match name.to_str() {
+            Some(name) if name.len() <= NAME_BYTES_MAX => name.to_owned(),
+            _ => return Err(SnapshotError::Name(name.to_string_lossy().into_owned())),
+        };
         let (base, parent) = match plan.base {
             None => (0, None),
             Some(id) => {
                 let base = worker.base(id).filter(|_| self.incremental);
-                let (epoch, parent) = base.ok_or(SnapshotError::Base(id))?;
+                let (epoch, parent, beside) = base.ok_or(SnapshotError::Base(id))?;
                 if worker.chain_has(epoch, &name) {
                     return Err(SnapshotError::SameName(name));
+                }
+                if let (Some(beside), Some(directory)) = (beside, &directory)
+                    && beside != *directory
+                {
+                    return Err(SnapshotError::Elsewhere(parent, beside));
                 }
                 (epoch, Some(Parent { id, name: parent }))
             }
@@ -300,60 +359,69 @@ impl Snapshotter {
             .armer
             .as_ref()
             .expect("lives as long as the snapshotter");
-        let (faults, copies) = (
-            self.shared.faults.load(SeqCst),
-            self.shared.copies.load(SeqCst),
-        );
-        let waits = self.shared.waits.load(SeqCst);
-        let open_pages = self.shared.guard.open_pages();
+        let shared = &self.shared;
+        let report = Report {
+            id,
+            open_pages_before: shared.guard.open_pages() as u64,
+            faults: shared.faults.load(SeqCst),
+            copies_aside: shared.copies.load(SeqCst),
+            waits: shared.waits.load(SeqCst),
+            ..Report::default()
+        };
         let started_ns = now_ns();
-        let (mut epoch, mut armed_ns) = (None, 0);
-        let mut result = Ok(());
-        let mut begun = None;
+        let number = shared.start.queue();
+        let outcome = worker.queue(Job {
+            number,
+            writer,
+            name,
+            own_sink: directory.is_some(),
+            directory,
+            report,
+            started_ns,
+        });
+        let mut begun = Begun {
+            snapshotter: self,
+            number,
+            claim: Some(claim),
+            outcome,
+            armed: false,
+        };
+        let (mut armed_ns, mut result) = (0, Ok(()));
         let held = hold.hold(&mut || {
             let start_ns = now_ns();
-            if epoch.is_none() {
-                begun = Some(Begun(self));
-                epoch = Some(self.shared.begin(base));
+            if !begun.armed {
+                begun.armed = true;
+                shared.begin(base);
                 result = armer.close_all();
+                if result.is_ok() {
+                    shared.start.arm();
+                }
             }
             armed_ns = now_ns() - start_ns;
         });
         let pause_ns = now_ns() - started_ns;
-        let Some(epoch) = epoch else {
+        if !begun.armed {
             held?;
             return Err(SnapshotError::NotArmed);
-        };
+        }
         drop(arming);
         result.map_err(system("write-protecting memory"))?;
-        std::mem::forget(begun);
-        let report = Report {
-            id,
-            pause: Duration::from_nanos(pause_ns),
-            arming: Duration::from_nanos(armed_ns),
-            open_pages_before: open_pages as u64,
-            faults,
-            copies_aside: copies,
-            waits,
-            ..Report::default()
-        };
-        Ok(worker.submit(
-            claim,
-            Job {
-                writer,
-                phase: self.shared.phase(),
-                epoch,
-                name,
-                report,
-                started_ns,
-            },
+        shared.start.go_if_armed();
+        Ok(begun.let_go(
+            Duration::from_nanos(pause_ns),
+            Duration::from_nanos(armed_ns),
         ))
     }
 
     /// Protects what is open, while writers go on, until little is: the next snapshot's pause has only that to do. Returns how many pages are
-    /// open now. Also useful by itself some time before a snapshot.
+    /// open now. Also useful by itself some time before a snapshot. While a snapshot is being armed it does nothing.
     pub fn pre_arm(&self) -> Result<usize, SnapshotError> {
-        let _arming = lock(&self.arming);
+        // Who arms for a snapshot may wait for writers, and the caller may be one.
+        let _arming = match self.arming.try_lock() {
+            Ok(arming) => arming,
+            Err(TryLockError::Poisoned(arming)) => arming.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(self.shared.guard.open_pages()),
+        };
         self.close_most()
     }
 

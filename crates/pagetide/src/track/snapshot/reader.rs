@@ -70,7 +70,7 @@ pub enum FileError {
     },
     /// The parent is not there, or another snapshot has its name.
     #[error(
-        "{name}: its parent, snapshot {parent}, is not {looked}; give the files of the chain together, parents first"
+        "{name}: its parent, snapshot {parent}, is not {looked}; it is looked for by its name in the same directory: put it there"
     )]
     Parent {
         /// The file.

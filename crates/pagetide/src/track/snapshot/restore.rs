@@ -6,6 +6,7 @@ use pagetide_kernel::PAGE_SIZE;
 
 use super::image::Image;
 use super::reader::{BlockBuffer, FileError};
+use super::writer::is_zero;
 
 /// Reads all pages of region `name` of `image` into `into`, which must have the region's length, with `threads` threads (0: one a
 /// processor). `progress` counts pages.
@@ -46,7 +47,19 @@ struct Target {
     address: usize,
 }
 
-/// Pages in no run are zeros. Memory that is zeros already is not touched, so that fresh memory stays unused.
+/// Whether pages of the memory that are not there read as zeros: private memory without a file, whose faults no userfaultfd serves.
+fn absent_is_zero(into: &[u8]) -> bool {
+    let range = pagetide_kernel::PageRange::covering(into.as_ptr() as usize, into.len());
+    let mut plain = true;
+    let looked = pagetide_kernel::smaps::for_each(None, |area| {
+        if !area.range().intersection(range).is_empty() {
+            plain &= area.permissions.ends_with('p') && area.inode == 0 && !area.watched;
+        }
+    });
+    plain && looked.is_ok()
+}
+
+/// Pages in no run are zeros. Memory that is zeros already is not written, so that fresh memory stays unused.
 fn zero_gaps(image: &Image, target: &Target, into: &mut [u8]) {
     let mut from = target.first;
     let end = target.first + target.pages;
@@ -55,16 +68,22 @@ fn zero_gaps(image: &Image, target: &Target, into: &mut [u8]) {
     let next = runs[start..].iter().take_while(|run| run.first < end);
     let gaps = next.map(|run| (run.first, run.first + u64::from(run.pages)));
     let present = pagetide_kernel::pagemap::Pagemap::open();
+    let plain = absent_is_zero(into);
     for (to, after) in gaps.chain([(end, end)]) {
         if to > from {
             let bytes = (from - target.first) as usize * PAGE_SIZE
                 ..(to - target.first) as usize * PAGE_SIZE;
             let gap = &mut into[bytes];
             let range = pagetide_kernel::PageRange::covering(gap.as_ptr() as usize, gap.len());
-            let mut any = false;
+            let mut any = !plain;
             let looked = present.populated(range, |_, zero| any |= !zero);
             if any || looked.is_err() {
-                gap.fill(0);
+                for page in gap
+                    .chunks_exact_mut(PAGE_SIZE)
+                    .filter(|page| !is_zero(page))
+                {
+                    page.fill(0);
+                }
             }
         }
         from = after;

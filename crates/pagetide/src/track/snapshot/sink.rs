@@ -1,6 +1,7 @@
 //! Where a snapshot's bytes go: a file that appears under its name only when it is complete.
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -18,7 +19,8 @@ const BUFFER_BYTES: usize = 1 << 20;
 const FLUSH_BYTES: u64 = 32 << 20;
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// A file written under a temporary name in the same directory, flushed to the disk and renamed at the end. Dropped before that, it is removed.
+/// A file written under a temporary name in the same directory, flushed to the disk and renamed at the end. Dropped before that, it is removed. It holds what
+/// was in memory, so only its owner may read it.
 #[derive(Debug)]
 pub struct FileSink {
     file: Option<BufWriter<File>>,
@@ -31,14 +33,23 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Starts a file that will appear as `path`. Temporary files for the same name that a killed process left behind are removed.
+    /// Starts a file that will appear as `path`, where nothing may be but a file to replace. Temporary files for the same name that a killed process left behind are removed.
     pub fn create(path: &Path) -> io::Result<FileSink> {
         let name = path.file_name().ok_or_else(|| {
             let text = format!("'{}' is not the name of a file", path.display());
             io::Error::new(io::ErrorKind::InvalidInput, text)
         })?;
+        if let Ok(there) = path.symlink_metadata()
+            && !there.is_file()
+        {
+            let text = format!(
+                "'{}' is there and is no regular file; give a name that is free, or that of a file to replace",
+                path.display()
+            );
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        }
         let directory = directory_of(path);
-        let opened = File::open(&directory)?;
+        let opened = File::open(&directory).map_err(naming(&directory))?;
         remove_leftovers(&directory, &name.to_string_lossy());
         let count = COUNTER.fetch_add(1, Relaxed);
         let temporary = directory.join(format!(
@@ -49,7 +60,9 @@ impl FileSink {
         let file = OpenOptions::new()
             .write(true)
             .create_new(true)
-            .open(&temporary)?;
+            .mode(0o600)
+            .open(&temporary)
+            .map_err(naming(&temporary))?;
         Ok(FileSink {
             file: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
             directory: opened,
@@ -61,7 +74,13 @@ impl FileSink {
     }
 }
 
-fn directory_of(path: &Path) -> PathBuf {
+/// The same error, with the name of what it is about.
+pub(crate) fn naming(path: &Path) -> impl Fn(io::Error) -> io::Error {
+    move |error| io::Error::new(error.kind(), format!("'{}': {error}", path.display()))
+}
+
+/// The directory that `path` is in.
+pub(crate) fn directory_of(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
         _ => PathBuf::from("."),
@@ -92,7 +111,7 @@ impl Sink for FileSink {
             .file
             .as_mut()
             .ok_or(io::Error::other("the file is complete"))?;
-        file.write_all(bytes)?;
+        file.write_all(bytes).map_err(naming(&self.path))?;
         self.written += bytes.len() as u64;
         if self.written - self.flushed >= FLUSH_BYTES {
             start_writing(file.get_ref(), self.flushed, self.written - self.flushed);
@@ -111,6 +130,7 @@ impl Sink for FileSink {
             file.sync_all()?;
             std::fs::rename(&self.temporary, &self.path)
         })();
+        let named = named.map_err(naming(&self.path));
         named.inspect_err(|_| _ = std::fs::remove_file(&self.temporary))?;
         // A name that may not last is none.
         let lasting = self.directory.sync_all();

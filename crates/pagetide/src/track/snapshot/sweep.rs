@@ -70,6 +70,7 @@ impl<'a> Sweep<'a> {
         progress: &'a Progress,
         writer: Writer,
         keep_protected: bool,
+        may_move: bool,
     ) -> Sweep<'a> {
         Sweep {
             shared,
@@ -81,7 +82,10 @@ impl<'a> Sweep<'a> {
             block: vec![0; BLOCK_PAGES_MAX * PAGE_SIZE],
             block_pages: Vec::with_capacity(BLOCK_PAGES_MAX),
             passed_over: false,
-            place: Place::new(shared),
+            place: match may_move {
+                true => Place::new(shared),
+                false => Place::rooted(shared),
+            },
         }
     }
 
@@ -102,6 +106,12 @@ impl<'a> Sweep<'a> {
         self.shared.end();
         self.drain()?;
         self.place.leave();
+        if self.shared.failed.load(SeqCst) {
+            return Err(Stopped::Lost(
+                "some of it could not be protected again meanwhile, and may have been written"
+                    .into(),
+            ));
+        }
         self.writer.finish().map_err(Stopped::Sink)
     }
 

@@ -1,6 +1,7 @@
 //! The thread that completes snapshots, and the handle of the one under way.
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -13,7 +14,6 @@ use pagetide_kernel::sync::now_ns;
 use super::SnapshotError;
 use super::copy_aside::Shared;
 use super::format::SnapshotId;
-use super::pages::Phase;
 use super::pool::SlotIndex;
 use super::sweep::{Progress, Stopped, Sweep};
 use super::writer::{Writer, Written};
@@ -68,27 +68,36 @@ impl Default for Report {
     }
 }
 
-/// A snapshot that was armed. `faults`, `copies_aside` and `waits` of the report hold the counters before it.
+/// A snapshot that is to be armed. `faults`, `copies_aside` and `waits` of the report hold the counters before it.
 pub(crate) struct Job {
+    /// See [`super::start::Start`].
+    pub number: u64,
     pub writer: Writer,
-    pub phase: Phase,
-    pub epoch: u32,
     pub name: String,
+    /// The directory of its file, where it has one.
+    pub directory: Option<PathBuf>,
+    /// The sink is one of Pagetide's, and no code of the program's.
+    pub own_sink: bool,
     pub report: Report,
     pub started_ns: u64,
 }
 
 /// What became of a snapshot, for the one who waits.
-struct Outcome {
+pub(crate) struct Outcome {
+    id: SnapshotId,
     result: Mutex<Option<Result<Report, SnapshotError>>>,
     told: Condvar,
     progress: Progress,
+    /// Told when the writers were let go: the claim, how long they were held, and how much of that was arming.
+    held: Mutex<Option<(Claim, Duration, Duration)>>,
+    let_go: Condvar,
 }
 
 /// A snapshot that later ones can build on.
 struct Base {
     id: SnapshotId,
     name: String,
+    directory: Option<PathBuf>,
     /// The epoch it builds on itself; 0: none.
     base: u32,
 }
@@ -109,7 +118,7 @@ impl Drop for Claim {
 
 /// See the module's text.
 pub(crate) struct Worker {
-    jobs: Option<Sender<(Claim, Job, Arc<Outcome>)>>,
+    jobs: Option<Sender<(Job, Arc<Outcome>)>>,
     thread: Option<JoinHandle<()>>,
     taken: Arc<AtomicBool>,
     complete: Arc<Complete>,
@@ -143,11 +152,11 @@ impl Worker {
         (!was).then(|| Claim(Arc::clone(&self.taken)))
     }
 
-    /// Epoch and file name of a complete snapshot.
-    pub fn base(&self, id: SnapshotId) -> Option<(u32, String)> {
+    /// Epoch, file name and directory of a complete snapshot.
+    pub fn base(&self, id: SnapshotId) -> Option<(u32, String, Option<PathBuf>)> {
         let complete = lock(&self.complete);
         let found = complete.iter().find(|(_, base)| base.id == id);
-        found.map(|(epoch, base)| (*epoch, base.name.clone()))
+        found.map(|(epoch, base)| (*epoch, base.name.clone(), base.directory.clone()))
     }
 
     /// Whether `name` is that of the snapshot of epoch `from`, or of one that it builds on.
@@ -157,22 +166,76 @@ impl Worker {
         chain.into_iter().any(|base| base.name == name)
     }
 
-    pub fn submit(&self, claim: Claim, job: Job) -> Snapshot {
+    /// Queues a snapshot, to begin as [`super::start::Start`] says.
+    pub fn queue(&self, job: Job) -> Arc<Outcome> {
         let outcome = Arc::new(Outcome {
+            id: job.report.id,
             result: Mutex::new(None),
             told: Condvar::new(),
             progress: Progress::default(),
+            held: Mutex::new(None),
+            let_go: Condvar::new(),
         });
-        let (id, pause) = (job.report.id, job.report.pause);
         *lock(&self.current) = Some(Arc::clone(&outcome));
         let jobs = self
             .jobs
             .as_ref()
             .expect("open until the worker is dropped");
-        if jobs.send((claim, job, Arc::clone(&outcome))).is_err() {
+        if jobs.send((job, Arc::clone(&outcome))).is_err() {
             unreachable!("the worker serves until it is dropped");
         }
-        Snapshot { id, pause, outcome }
+        outcome
+    }
+}
+
+impl Outcome {
+    /// The writers were let go: the snapshot is the caller's to wait for.
+    pub fn let_go(self: Arc<Outcome>, claim: Claim, pause: Duration, arming: Duration) -> Snapshot {
+        *lock(&self.held) = Some((claim, pause, arming));
+        self.let_go.notify_all();
+        Snapshot {
+            id: self.id,
+            pause,
+            outcome: self,
+        }
+    }
+
+    fn tell(&self, result: Result<Report, SnapshotError>) {
+        *lock(&self.result) = Some(result);
+        self.told.notify_all();
+    }
+
+    /// It has begun and is not wanted: returns when it is over.
+    pub fn give_up(&self, claim: Claim) {
+        self.progress.cancelled.store(true, SeqCst);
+        *lock(&self.held) = Some((claim, Duration::ZERO, Duration::ZERO));
+        self.let_go.notify_all();
+        self.wait_until_over();
+    }
+
+    /// Nothing of it is left then.
+    pub fn wait_until_over(&self) {
+        let mut result = lock(&self.result);
+        while result.is_none() {
+            result = self
+                .told
+                .wait(result)
+                .unwrap_or_else(|held| held.into_inner());
+        }
+    }
+
+    /// Waits for [`Outcome::let_go`].
+    fn wait_until_let_go(&self) -> (Claim, Duration, Duration) {
+        let mut held = lock(&self.held);
+        loop {
+            if let Some(told) = held.take() {
+                return told;
+            }
+            held = self
+                .let_go
+                .wait(held)
+                .unwrap_or_else(|held| held.into_inner());
+        }
     }
 }
 
@@ -191,18 +254,25 @@ impl Drop for Worker {
 fn serve(
     shared: &Arc<Shared>,
     keep_protected: bool,
-    queue: &Receiver<(Claim, Job, Arc<Outcome>)>,
+    queue: &Receiver<(Job, Arc<Outcome>)>,
     complete: &Complete,
 ) {
-    while let Ok((claim, job, outcome)) = queue.recv() {
-        let (epoch, name, report, started_ns) = (job.epoch, job.name, job.report, job.started_ns);
-        let base = job.phase.base;
+    while let Ok((job, outcome)) = queue.recv() {
+        if !shared.start.wait(job.number) {
+            drop(job);
+            outcome.tell(Err(SnapshotError::Cancelled));
+            continue;
+        }
+        let phase = shared.phase();
+        let (name, directory) = (job.name, job.directory);
+        let (report, started_ns) = (job.report, job.started_ns);
         let sweep = Sweep::new(
             shared,
-            job.phase,
+            phase,
             &outcome.progress,
             job.writer,
             keep_protected,
+            job.own_sink,
         );
         // A sink that panics is a sink that fails: the writers must not wait for a worker that is no more.
         let swept = AssertUnwindSafe(|| sweep.run());
@@ -211,11 +281,23 @@ fn serve(
         if result.is_err() {
             clean_up(shared, keep_protected);
         }
+        let (claim, pause, arming) = outcome.wait_until_let_go();
+        let report = Report {
+            pause,
+            arming,
+            ..report
+        };
         let result = match result {
             Ok(written) => {
                 let mut complete = lock(complete);
-                let (id, base) = (report.id, base.unwrap_or(0));
-                complete.insert(epoch, Base { id, name, base });
+                forget_replaced(&mut complete, &name, &directory);
+                let base = Base {
+                    id: report.id,
+                    name,
+                    directory,
+                    base: phase.base.unwrap_or(0),
+                };
+                complete.insert(phase.epoch, base);
                 if complete.len() > BASES_MAX {
                     complete.pop_first();
                 }
@@ -229,9 +311,24 @@ fn serve(
         shared.pool.reset();
         // The next may be taken before anybody is told of this one.
         drop(claim);
-        *lock(&outcome.result) = Some(result);
-        outcome.told.notify_all();
+        outcome.tell(result);
     }
+}
+
+/// A file has taken the place of a snapshot's: that one is no more, and those that build on it are of no use.
+fn forget_replaced(complete: &mut BTreeMap<u32, Base>, name: &str, directory: &Option<PathBuf>) {
+    if directory.is_none() {
+        return;
+    }
+    let mut gone = Vec::new();
+    complete.retain(|epoch, base| {
+        // Whatever builds on another was taken after it.
+        let lost = (base.name == name && base.directory == *directory) || gone.contains(&base.base);
+        if lost {
+            gone.push(*epoch);
+        }
+        !lost
+    });
 }
 
 /// A snapshot that will not be: writers go on, and what they put aside for it is dropped.

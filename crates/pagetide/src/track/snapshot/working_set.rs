@@ -13,7 +13,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{SnapshotId, u64_at};
-use super::sink::{FileSink, Sink};
+use super::sink::{FileSink, Sink, naming};
 
 const MAGIC: [u8; 8] = *b"PTWSET\r\n";
 const HEAD_BYTES: usize = 32;
@@ -48,9 +48,9 @@ impl WorkingSet {
     /// Reads the file `path`. A file that is damaged, or of another snapshot, is an error; the caller may go on without.
     pub fn load(path: &Path, snapshot: SnapshotId) -> io::Result<WorkingSet> {
         let mut bytes = Vec::new();
-        std::fs::File::open(path)?
-            .take(FILE_BYTES_MAX)
-            .read_to_end(&mut bytes)?;
+        std::fs::File::open(path)
+            .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
+            .map_err(naming(path))?;
         let set = WorkingSet::decode(&bytes).ok_or_else(|| {
             let text = format!("{} is not a whole working set file", path.display());
             io::Error::new(io::ErrorKind::InvalidData, text)

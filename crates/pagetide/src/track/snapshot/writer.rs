@@ -46,8 +46,21 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Starts a snapshot of `regions`; incremental if it has a parent.
+    /// Starts a snapshot of `regions`, taken now; incremental if it has a parent.
     pub fn new(
+        sink: Box<dyn Sink>,
+        id: SnapshotId,
+        parent: Option<&Parent>,
+        regions: Vec<RegionEntry>,
+    ) -> io::Result<Writer> {
+        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = since_1970.map_or(0, |time| time.as_nanos() as u64);
+        Writer::taken_at(now, sink, id, parent, regions)
+    }
+
+    /// The same for a snapshot that was taken `created_ns` nanoseconds after 1970 began: for one that is put together from others.
+    pub fn taken_at(
+        created_ns: u64,
         mut sink: Box<dyn Sink>,
         id: SnapshotId,
         parent: Option<&Parent>,
@@ -58,11 +71,10 @@ impl Writer {
                 .iter()
                 .all(|region| region.pages <= REGION_PAGES_MAX)
         );
-        let since_1970 = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let header = Header {
             id,
             parent: parent.map_or(SnapshotId::NONE, |parent| parent.id),
-            created_ns: since_1970.map_or(0, |time| time.as_nanos() as u64),
+            created_ns,
         };
         sink.append(&header.encode())?;
         Ok(Writer {
