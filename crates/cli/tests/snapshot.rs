@@ -487,7 +487,10 @@ fn a_full_stdout_is_not_taken_for_a_difference() {
         let help = pagetide_in(place, &[words, "--help"]);
         // Without the lines' breaks.
         let help = text(&help).split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains("4 as well when stdout"), "{help}");
+        assert!(
+            help.contains("or stdout or the result of merge cannot be written"),
+            "{help}"
+        );
         assert!(!help.contains("JSON object"), "{help}");
     }
 }

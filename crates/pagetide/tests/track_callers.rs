@@ -322,3 +322,31 @@ fn pre_arming_that_fails_beside_a_sweep_fails_the_snapshot_too() {
         assert!(!path.exists());
     });
 }
+
+#[test]
+fn huge_pages_are_refused() {
+    let plain = Plain::new(1);
+    if snapshotter(&plain, Delivery::Signal, false).is_none() {
+        return;
+    }
+    let len = 4 << 20;
+    // SAFETY: a new mapping at a place of the kernel's choice.
+    let address = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0)
+    };
+    if address == libc::MAP_FAILED {
+        return skipped("no huge pages are set aside (vm.nr_hugepages)");
+    }
+    for delivery in [Delivery::Thread, Delivery::Signal] {
+        // SAFETY: the mapping stays.
+        let memory = unsafe { Memory::mapping("huge", address.cast(), len) }.unwrap();
+        let built = Snapshotter::builder()
+            .memory(memory)
+            .delivery(delivery)
+            .build();
+        let error = built.map(drop).unwrap_err().to_string();
+        assert!(error.contains("huge pages"), "{error}");
+    }
+}

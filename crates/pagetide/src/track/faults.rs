@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-use super::memory::{Spans, TrackError, system};
+use super::memory::{Memory, Spans, TrackError, system};
 use super::threads;
 use crate::pager::watch::Watcher;
 
@@ -230,15 +230,21 @@ pub(crate) fn register(uffd: &Uffd, spans: &Spans) -> Result<(), TrackError> {
                 errno => TrackError::System("registering memory for write-protect faults", errno),
             })?;
         unmerge(span.range);
-        // Of huge pages no part can be opened by itself.
-        if let Err(Stop::Other(Errno::INVAL)) =
-            uffd.write_protect(PageRange::one(span.range.start), false)
-        {
-            return Err(TrackError::HugePages(
-                span.range.address(),
-                span.range.bytes(),
-            ));
-        }
     }
     Ok(())
+}
+
+/// Refuses spans of huge pages, of which no part can be opened by itself. They are registered.
+pub(crate) fn refuse_huge_pages(uffd: &Uffd, spans: &Spans) -> Result<(), TrackError> {
+    let huge = |span: &&Memory| {
+        let page = PageRange::one(span.range.start);
+        uffd.write_protect(page, false) == Err(Stop::Refused)
+    };
+    match spans.mappings().find(huge) {
+        Some(span) => Err(TrackError::HugePages(
+            span.range.address(),
+            span.range.bytes(),
+        )),
+        None => Ok(()),
+    }
 }

@@ -235,7 +235,7 @@ pub enum TrackError {
     Taken(usize, usize),
     /// Huge pages of the `hugetlb` kind.
     #[error(
-        "the {1} bytes at {0:#x} are huge pages of hugetlbfs or MAP_HUGETLB, which cannot be protected by the page; use plain memory (transparent huge pages will do), or a tracker by WP_ASYNC"
+        "the {1} bytes at {0:#x} are huge pages of hugetlbfs or MAP_HUGETLB, which cannot be snapshotted, as no part of one can be written by itself; use plain memory (transparent huge pages will do)"
     )]
     HugePages(usize, usize),
     /// Regions and mappings for one tracker.

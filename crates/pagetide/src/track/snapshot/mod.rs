@@ -38,7 +38,9 @@ use pagetide_kernel::park::ParkError;
 use pagetide_kernel::sync::now_ns;
 pub use worker::{Report, Snapshot};
 
-use super::faults::{Delivery, FaultSource, open_for_writes, register, unwatch, watch};
+use super::faults::{
+    Delivery, FaultSource, open_for_writes, refuse_huge_pages, register, unwatch, watch,
+};
 use super::guard::{Guard, Protector};
 use super::memory::{Memory, Spans, TrackError, system};
 use arm::Armer;
@@ -153,6 +155,7 @@ impl Builder {
         };
         if let Some(uffd) = &uffd {
             register(uffd, &spans)?;
+            refuse_huge_pages(uffd, &spans)?;
         }
         let default = spans.pages() / POOL_SHARE;
         let slots = self.extra_bytes.map_or(default, |bytes| bytes / PAGE_SIZE);
