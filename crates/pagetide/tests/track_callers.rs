@@ -350,3 +350,79 @@ fn huge_pages_are_refused() {
         assert!(error.contains("huge pages"), "{error}");
     }
 }
+
+/// What the next test has a process of its own do, for it is ended by it.
+const WRITES_PAST_THE_END: &str = "PAGETIDE_TEST_WRITES_PAST_THE_END";
+
+#[test]
+fn a_write_past_the_end_of_a_file_that_became_shorter_ends_in_sigbus() {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::process::ExitStatusExt as _;
+    if std::env::var_os(WRITES_PAST_THE_END).is_none() {
+        let name = "a_write_past_the_end_of_a_file_that_became_shorter_ends_in_sigbus";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env(WRITES_PAST_THE_END, "1")
+            .spawn()
+            .unwrap();
+        let since = std::time::Instant::now();
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            if since.elapsed() > Duration::from_secs(60) {
+                let _ = child.kill();
+                panic!("the write never ends");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(
+            status.signal() == Some(libc::SIGBUS) || status.success(),
+            "{status}"
+        );
+        return;
+    }
+    let file = rustix::fs::memfd_create("short", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, 4 * PAGE as u64).unwrap();
+    // SAFETY: a new mapping of the file.
+    let address = unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let fd = file.as_raw_fd();
+        libc::mmap(
+            std::ptr::null_mut(),
+            4 * PAGE,
+            protection,
+            libc::MAP_SHARED,
+            fd,
+            0,
+        )
+    };
+    assert_ne!(address, libc::MAP_FAILED);
+    // SAFETY: the mapping stays.
+    let memory = unsafe { Memory::mapping("short", address.cast(), 4 * PAGE) }.unwrap();
+    let built = Snapshotter::builder()
+        .memory(memory)
+        .delivery(Delivery::Signal)
+        .incremental(true)
+        .build();
+    let snapshotter = match built {
+        Ok(snapshotter) => snapshotter,
+        Err(error) => return skipped(&error.to_string()),
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let word = |page: usize| {
+        // SAFETY: aligned, within the mapping.
+        unsafe { &*address.cast::<u8>().add(page * PAGE).cast::<AtomicU64>() }
+    };
+    // A page that is written after each of many snapshots faults again and again, and that is well.
+    for number in 0..50 {
+        let path = directory.path().join("s");
+        let taken = snapshotter.snapshot(&path, Plan::full(), no_hold).unwrap();
+        taken.wait().unwrap();
+        word(0).store(number, SeqCst);
+    }
+    drop(directory);
+    rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
+    word(2).store(1, SeqCst);
+    unreachable!("there is no such page");
+}

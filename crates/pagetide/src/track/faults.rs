@@ -40,6 +40,8 @@ pub(crate) trait OnWrite: Send + Sync + 'static {
     /// Opens `page`; false if the access is to be tried again as it is. In delivery by signal this runs in a signal handler: no allocation, no
     /// locks of the program's.
     fn on_write(&self, page: PageNumber) -> bool;
+    /// Whether `page` is one that can be written without a fault, as far as is known.
+    fn is_open(&self, page: PageNumber) -> bool;
     /// Called before [`OnWrite::on_write`] in a thread that serves a fault of its own.
     fn note_faulting_thread(&self) {}
 }
@@ -50,7 +52,7 @@ impl<S: OnWrite> Serve for Server<S> {
     fn serve(&self, access: Access) -> bool {
         // Protected pages can be read: a read that faults is a page that is lost, or a file that ends before it.
         let page = PageNumber::containing(access.address);
-        if !access.write || keeps_faulting(page) {
+        if !access.write || (self.0.is_open(page) && keeps_faulting(page)) {
             return false;
         }
         self.0.note_faulting_thread();
@@ -59,10 +61,11 @@ impl<S: OnWrite> Serve for Server<S> {
     }
 }
 
-/// Faults of a thread at one page, with none elsewhere, after which opening the page is no help: the file behind it has become shorter.
+/// Faults of a thread at one page that is open already after which opening it is no help: the file behind it has become shorter. A few are those of threads
+/// that met there.
 const FUTILE: u32 = 20_000;
 
-/// Whether the calling thread has faulted at `page`, and nowhere else, so often.
+/// To be called at a fault on an open page: whether the calling thread has had so many at `page`, and none at another.
 fn keeps_faulting(page: PageNumber) -> bool {
     thread_local! {
         static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };

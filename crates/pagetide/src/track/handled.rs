@@ -35,6 +35,11 @@ impl OnWrite for Marker {
         }
         opened
     }
+
+    fn is_open(&self, page: PageNumber) -> bool {
+        let index = self.0.spans.index(page);
+        index.is_some_and(|index| !self.0.is_closed(index))
+    }
 }
 
 impl Watcher for Marker {

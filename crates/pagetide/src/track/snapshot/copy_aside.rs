@@ -143,6 +143,11 @@ impl OnWrite for Shared {
         opened.is_ok()
     }
 
+    fn is_open(&self, page: PageNumber) -> bool {
+        let index = self.guard.spans.index(page);
+        index.is_some_and(|index| !self.guard.is_closed(index))
+    }
+
     fn note_faulting_thread(&self) {
         self.writers.note();
     }
