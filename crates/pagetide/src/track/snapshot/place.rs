@@ -95,6 +95,8 @@ impl<'a> Place<'a> {
 
     /// Where the thread is, for good: it runs code of the program's, which must not find itself confined, and start threads that are.
     pub fn rooted(shared: &'a Shared) -> Place<'a> {
+        // What an earlier snapshot by the same thread has set.
+        let _ = set_current_timer_slack(None);
         Place {
             shared,
             workplace: Workplace::default(),
