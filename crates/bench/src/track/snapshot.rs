@@ -1,4 +1,5 @@
 //! `snapshot`: live snapshots beside `fork` and a child that writes the same file: same data, same writers, in turns.
+use std::collections::BTreeMap;
 use std::io::{Error, Result, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -64,7 +65,7 @@ pub struct Plan {
     /// Where the files are written, and removed again
     #[arg(long, default_value = ".")]
     pub directory: PathBuf,
-    /// Print JSON rows, one a run
+    /// Print JSON: the machine, a row for each run, medians over fork's
     #[arg(long)]
     pub json: bool,
     /// Draw the lateness of writes over time in the last runs, as SVG
@@ -113,6 +114,59 @@ pub struct Row {
     pub seconds: f64,
 }
 
+/// Medians over fork's; missing where there is nothing to compare with.
+#[derive(Debug, Clone, Serialize)]
+struct Ratio {
+    pause_ms: Option<f64>,
+    write_p99_us: Option<f64>,
+    write_max_us: Option<f64>,
+    extra_bytes: Option<f64>,
+    seconds: Option<f64>,
+}
+
+impl Ratio {
+    fn over_fork(way: Way, rows: &[Row]) -> Ratio {
+        let over = |of: fn(&Row) -> Option<f64>| {
+            let over = middle(rows, way, of).zip(middle(rows, Way::Fork, of));
+            let over = over.filter(|(_, fork)| *fork > 0.0);
+            over.map(|(ours, fork)| ours / fork)
+        };
+        Ratio {
+            pause_ms: over(|r| Some(r.pause_ms)),
+            write_p99_us: over(|r| r.write_p99_us),
+            write_max_us: over(|r| r.write_max_us),
+            extra_bytes: over(|r| Some(r.extra_bytes as f64)),
+            seconds: over(|r| Some(r.seconds)),
+        }
+    }
+}
+
+/// The median of a way's runs; none where none has a value.
+fn middle(rows: &[Row], way: Way, of: fn(&Row) -> Option<f64>) -> Option<f64> {
+    let values: Vec<f64> = rows
+        .iter()
+        .filter(|row| row.system == way.name())
+        .filter_map(of)
+        .collect();
+    (!values.is_empty()).then(|| median(&values))
+}
+
+/// By system; empty where fork was not measured.
+fn ratios(ways: &[Way], rows: &[Row]) -> BTreeMap<&'static str, Ratio> {
+    let ours = ways.iter().filter(|way| **way != Way::Fork);
+    ours.filter(|_| ways.contains(&Way::Fork))
+        .map(|way| (way.name(), Ratio::over_fork(*way, rows)))
+        .collect()
+}
+
+/// All of it, as JSON.
+#[derive(Debug, Serialize)]
+struct Outcome<'a> {
+    machine: Machine,
+    runs: &'a [Row],
+    ratio: BTreeMap<&'static str, Ratio>,
+}
+
 /// What a way of taking a snapshot told.
 struct Taken {
     pause: Duration,
@@ -153,7 +207,11 @@ pub fn snapshot(plan: &Plan) -> Result<()> {
         }
     }
     let text = if plan.json {
-        serde_json::to_string(&rows)? + "\n"
+        serde_json::to_string(&Outcome {
+            machine: Machine::here(),
+            ratio: ratios(&ways, &rows),
+            runs: &rows,
+        })? + "\n"
     } else {
         table(plan, &ways, &rows)
     };
@@ -335,18 +393,10 @@ fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
         text.push_str(&format!(" {head:>width$}"));
     }
     text.push('\n');
-    let middle = |way: &Way, of: fn(&Row) -> Option<f64>| {
-        let values: Vec<f64> = rows
-            .iter()
-            .filter(|row| row.system == way.name())
-            .filter_map(of)
-            .collect();
-        (!values.is_empty()).then(|| median(&values))
-    };
     for way in ways {
         text.push_str(&format!("{:<21}", way.name()));
         for (_, width, decimals, of) in COLUMNS {
-            let value = cell(middle(way, of), decimals);
+            let value = cell(middle(rows, *way, of), decimals);
             text.push_str(&format!(" {value:>width$}"));
         }
         text.push('\n');
@@ -354,19 +404,15 @@ fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
     if ways.contains(&Way::Fork) {
         text.push_str("\nover fork (below 1 is better)\n");
         for way in ways.iter().filter(|way| **way != Way::Fork) {
-            let ratio = |of: fn(&Row) -> Option<f64>, decimals| {
-                let over = middle(way, of).zip(middle(&Way::Fork, of));
-                let over = over.filter(|(_, fork)| *fork > 0.0);
-                cell(over.map(|(ours, fork)| ours / fork), decimals)
-            };
+            let ratio = Ratio::over_fork(*way, rows);
             text.push_str(&format!(
                 "{:<21} pause {}, p99 {}, max {}, extra memory {}, seconds {}\n",
                 way.name(),
-                ratio(|r| Some(r.pause_ms), 3),
-                ratio(|r| r.write_p99_us, 3),
-                ratio(|r| r.write_max_us, 3),
-                ratio(|r| Some(r.extra_bytes as f64), 3),
-                ratio(|r| Some(r.seconds), 2)
+                cell(ratio.pause_ms, 3),
+                cell(ratio.write_p99_us, 3),
+                cell(ratio.write_max_us, 3),
+                cell(ratio.extra_bytes, 3),
+                cell(ratio.seconds, 2)
             ));
         }
     }
