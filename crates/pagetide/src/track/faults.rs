@@ -1,7 +1,6 @@
 //! Bringing write faults on protected pages to the code that serves them: by a handler thread, or by a signal in the faulting thread.
-use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -46,38 +45,46 @@ pub(crate) trait OnWrite: Send + Sync + 'static {
     fn note_faulting_thread(&self) {}
 }
 
-struct Server<S>(Arc<S>);
+struct Server<S> {
+    on_write: Arc<S>,
+    futile: Futile,
+}
 
 impl<S: OnWrite> Serve for Server<S> {
     fn serve(&self, access: Access) -> bool {
         // Protected pages can be read: a read that faults is a page that is lost, or a file that ends before it.
         let page = PageNumber::containing(access.address);
-        if !access.write || (self.0.is_open(page) && keeps_faulting(page)) {
+        if !access.write || (self.on_write.is_open(page) && self.futile.is(page)) {
             return false;
         }
-        self.0.note_faulting_thread();
-        self.0.on_write(page);
+        self.on_write.note_faulting_thread();
+        self.on_write.on_write(page);
         true
     }
 }
 
 /// Faults of a thread at one page that is open already after which opening it is no help: the file behind it has become shorter. A few are those of threads
 /// that met there.
-const FUTILE: u32 = 20_000;
+const FUTILE: u64 = 20_000;
 
-/// To be called at a fault on an open page: whether the calling thread has had so many at `page`, and none at another.
-fn keeps_faulting(page: PageNumber) -> bool {
-    thread_local! {
-        static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+/// Faults at open pages, by thread: the page, and from bit 0 on 16 bits of how often in a row. Threads that share a word only begin each other's count anew.
+/// No thread-local variable: its memory may be made at its first use, and this is used in signal handlers.
+#[derive(Default)]
+struct Futile([AtomicU64; 32]);
+
+impl Futile {
+    /// To be called at a fault on an open page: whether the calling thread has had so many at `page`, and none at another.
+    fn is(&self, page: PageNumber) -> bool {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+        let word = &self.0[thread % self.0.len()];
+        let before = word.load(SeqCst);
+        let count = match before >> 16 == page.0 {
+            true => (before & 0xFFFF) + 1,
+            false => 0,
+        };
+        word.store(page.0 << 16 | count.min(0xFFFF), SeqCst);
+        count > FUTILE
     }
-    // Not while the thread ends.
-    let count = LAST.try_with(|last| {
-        let (before, count) = last.get();
-        let count = if before == page.0 { count + 1 } else { 0 };
-        last.set((page.0, count));
-        count
-    });
-    count.is_ok_and(|count| count > FUTILE)
 }
 
 /// Faults are brought to their server while this lives.
@@ -129,7 +136,10 @@ impl FaultSource {
         signal: Signal,
         spans: &Spans,
     ) -> Result<FaultSource, TrackError> {
-        let server = Box::new(Server(Arc::clone(server)));
+        let server = Box::new(Server {
+            on_write: Arc::clone(server),
+            futile: Futile::default(),
+        });
         let set = |range: PageRange| {
             // SAFETY: the boxed server lives in the same FaultSource, which drops the traps first (see Drop); `OnWrite` demands what
             // a signal handler may do.

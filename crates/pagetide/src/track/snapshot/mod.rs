@@ -100,6 +100,11 @@ pub enum SnapshotError {
     /// The file or sink failed.
     #[error("the snapshot could not be written: {0}")]
     Sink(#[from] std::io::Error),
+    /// Protecting memory failed while the snapshot was taken: [`Snapshotter::pre_arm`] has said how.
+    #[error(
+        "memory could not be protected again while the snapshot was taken, and may have been written unsaved; take it again"
+    )]
+    Spoiled,
     /// A region's store does not give a page.
     #[error("a page of the memory cannot be had from its store: {0}")]
     Lost(String),

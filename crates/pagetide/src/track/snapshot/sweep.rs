@@ -32,6 +32,8 @@ pub(crate) struct Progress {
 pub(crate) enum Stopped {
     Cancelled,
     Sink(io::Error),
+    /// Pages were opened unsaved.
+    Spoiled,
     /// A region's page that its store cannot give.
     Lost(String),
 }
@@ -107,10 +109,7 @@ impl<'a> Sweep<'a> {
         self.drain()?;
         self.place.leave();
         if self.shared.failed.load(SeqCst) {
-            return Err(Stopped::Lost(
-                "some of it could not be protected again meanwhile, and may have been written"
-                    .into(),
-            ));
+            return Err(Stopped::Spoiled);
         }
         self.writer.finish().map_err(Stopped::Sink)
     }

@@ -306,6 +306,7 @@ fn serve(
             }
             Err(Stopped::Cancelled) => Err(SnapshotError::Cancelled),
             Err(Stopped::Sink(error)) => Err(SnapshotError::Sink(error)),
+            Err(Stopped::Spoiled) => Err(SnapshotError::Spoiled),
             Err(Stopped::Lost(what)) => Err(SnapshotError::Lost(what)),
         };
         shared.pool.reset();
