@@ -83,6 +83,46 @@ fn python_over_a_socket() {
     );
 }
 
+/// Pager and program go where the server is, and the program is none the wiser.
+#[test]
+fn python_on_the_servers_processor() {
+    let Some(server) = server(&["--server_cpulist", "0"]) else {
+        return;
+    };
+    python_says_the_same(&server.uri("server-cpu=0"));
+    assert_eq!(server.keys(), 0);
+}
+
+/// A program that goes through its memory in order has it read ahead by requests of many pages.
+#[test]
+fn a_scan_asks_for_many_pages_at_once() {
+    let Some(server) = server(&[]) else { return };
+    if !on_path("python3") {
+        return skipped("python3", "python3 is not installed here");
+    }
+    let count = |section, name: &str| -> u64 {
+        let said = server.cli(&["INFO", section]);
+        let at = said.find(name).unwrap_or_else(|| panic!("{name}: {said}")) + name.len();
+        let digits = said[at..].split(|c: char| !c.is_ascii_digit()).next();
+        digits.unwrap().parse().unwrap()
+    };
+    // Pages got, and requests read by the server, which reads all that has arrived at once.
+    let after = |passes: &str| {
+        let program = "import os, sys\npart = os.urandom(1 << 20)\ndata = bytearray(part * 32)\nfor _ in range(int(sys.argv[1])): assert sum(data[::4096]) == 32 * sum(part[::4096])";
+        let mut paged = governed(
+            &["--resident", "12M", "--store", &server.uri("")],
+            "python3",
+        );
+        run(paged.args(["-c", program, passes]), LIMIT).expect_code(0);
+        let read = count("stats", "total_reads_processed:");
+        (count("commandstats", "cmdstat_get:calls="), read)
+    };
+    let (one, five) = (after("1"), after("5"));
+    let (gets, reads) = (five.0 - 2 * one.0, five.1 - 2 * one.1);
+    assert!(gets > 2 * (8 << 10), "{gets} pages: nothing was paged");
+    assert!(reads * 8 < gets, "{gets} pages took {reads} requests");
+}
+
 #[test]
 fn python_over_a_port_sealed_behind_a_tier() {
     let port = servers::free_port().to_string();

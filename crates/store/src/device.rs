@@ -20,6 +20,9 @@ pub(crate) trait Device: Send + Sync {
     /// While `frozen`, a forked child reads what this object has now, as this object has it now: nothing may be moved away from where
     /// its copy will look for it. Slots that are deleted meanwhile are kept from the device.
     fn set_frozen(&self, _frozen: bool) {}
+    fn server_cpu(&self) -> Option<u32> {
+        None
+    }
     fn descriptors(&self) -> Vec<i32>;
     fn inherit(&self, fds: &[i32]);
 }
@@ -45,6 +48,9 @@ impl Device for Box<dyn Device> {
     }
     fn set_frozen(&self, frozen: bool) {
         (**self).set_frozen(frozen);
+    }
+    fn server_cpu(&self) -> Option<u32> {
+        (**self).server_cpu()
     }
     fn descriptors(&self) -> Vec<i32> {
         (**self).descriptors()

@@ -108,6 +108,12 @@ pub trait Store: Send + Sync {
     /// Ends one freeze; bytes kept only for it are given back. Unknown freezes are ignored.
     fn thaw(&self, freeze: Freeze);
 
+    /// The processor of this machine on which a server answers, if the user has said that it keeps to one: a thread there gets its answers by
+    /// two context switches, without an interrupt. Constant over the store's life.
+    fn server_cpu(&self) -> Option<u32> {
+        None
+    }
+
     /// File descriptors a forked child must reopen to go on reading (the child's agent does not share the parent's
     /// descriptors). Empty for stores that read through shared memory.
     fn descriptors(&self) -> Vec<i32>;

@@ -269,6 +269,10 @@ impl Device for Tier {
         self.behind.set_frozen(frozen);
     }
 
+    fn server_cpu(&self) -> Option<u32> {
+        self.behind.server_cpu()
+    }
+
     fn descriptors(&self) -> Vec<i32> {
         let mut all = self.front.descriptors();
         all.extend(self.behind.descriptors());

@@ -62,6 +62,22 @@ fn valkey_by_socket() {
     );
 }
 
+/// Whoever runs on the server's processor sleeps for an answer at once; whoever runs elsewhere looks for it.
+#[test]
+fn valkey_on_a_processor_of_its_own() {
+    let Some(server) = Valkey::start(&["--server_cpulist", "0"]) else {
+        return;
+    };
+    assert_eq!(
+        open(&server.uri("server-cpu=0")).unwrap().server_cpu(),
+        Some(0)
+    );
+    assert_eq!(open(&server.uri("")).unwrap().server_cpu(), None);
+    behaves(&server.uri("server-cpu=0"));
+    let tier = open(&format!("ram:?max=2M&then={}", server.uri("server-cpu=0")));
+    assert_eq!(tier.unwrap().server_cpu(), Some(0));
+}
+
 #[test]
 fn valkey_sealed() {
     let Some(server) = Valkey::start(&[]) else {
@@ -151,6 +167,14 @@ fn wrong_uris_are_answered_with_what_is_right() {
         ("valkey://nowhere.invalid", &["nowhere.invalid"]),
         ("memcached://u:p@127.0.0.1:1", &["no users and passwords"]),
         ("memcached://127.0.0.1:1", &["127.0.0.1:1", "refused"]),
+        (
+            "valkey+unix:///tmp/none?server-cpu=all",
+            &["`server-cpu`", "`all`", "number"],
+        ),
+        (
+            "memcached://127.0.0.1:1?server-cpu=99999",
+            &["`server-cpu`", "`99999`", "no processor of this machine"],
+        ),
     ] {
         assert_says(&refusal(uri), words);
     }

@@ -121,9 +121,16 @@ pub fn stores(plan: &Plan) -> Result<()> {
 }
 
 fn measure(plan: &Plan, directory: &Path) -> Result<(Vec<Row>, Option<cost::Cost>)> {
-    let valkey = servers::had("valkey", Valkey::start(directory));
+    let valkey = servers::had("valkey", Valkey::start(directory, None));
+    let beside = servers::last_processor().and_then(|cpu| Valkey::start(directory, Some(cpu)));
+    let beside = servers::had("valkey on one processor", beside);
     let memcached = servers::had("memcached", Memcached::start(plan.size.saturating_mul(2)));
-    let mut systems = systems(directory, valkey.as_ref(), memcached.as_ref());
+    let mut systems = systems(
+        directory,
+        valkey.as_ref(),
+        beside.as_ref(),
+        memcached.as_ref(),
+    );
     if let Some(text) = &plan.only {
         systems.retain(|system| system.name.contains(text.as_str()));
     }
@@ -153,6 +160,7 @@ fn measure(plan: &Plan, directory: &Path) -> Result<(Vec<Row>, Option<cost::Cost
 fn systems(
     directory: &Path,
     valkey: Option<&Valkey>,
+    beside: Option<&Valkey>,
     memcached: Option<&Memcached>,
 ) -> Vec<System> {
     let mut systems = vec![];
@@ -168,7 +176,7 @@ fn systems(
     add("file:", What::Region(Home::Thread, file));
     if let Some(valkey) = valkey {
         let (socket, port) = (valkey.by_socket(""), valkey.by_port());
-        let sealed = valkey.by_socket("?compress=1&encrypt=1");
+        let sealed = valkey.by_socket("compress=1&encrypt=1");
         let raw = |how| What::Raw(valkey.client(how));
         add("raw GET, TCP, plain client", raw(raw::How::PlainByPort));
         add("raw GET, socket, redis crate", raw(raw::How::Crate));
@@ -191,6 +199,18 @@ fn systems(
         );
         add(report::SCAN, What::Scan(Home::Thread, socket.clone()));
         add(report::SCAN_SIGNAL, What::Scan(Home::Signal, socket));
+    }
+    if let Some(valkey) = beside {
+        let uri = valkey.by_socket("");
+        let raw = |how| What::Raw(valkey.client(how));
+        add(report::SAME_CPU_RAW, raw(raw::How::Plain));
+        add(report::SAME_CPU_OWN, raw(raw::How::Store));
+        add(report::SAME_CPU, What::Region(Home::Thread, uri.clone()));
+        add(
+            report::SAME_CPU_SIGNAL,
+            What::Region(Home::Signal, uri.clone()),
+        );
+        add(report::SAME_CPU_RUN, What::Run(uri));
     }
     if let Some(memcached) = memcached {
         add(

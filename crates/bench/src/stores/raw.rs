@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use hdrhistogram::Histogram;
 use pagetide_store::{Page, Slot};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::Row;
 use crate::content::Random;
@@ -34,12 +35,30 @@ pub(super) enum How {
 pub(super) struct Client {
     pub(super) how: How,
     pub(super) socket: PathBuf,
+    /// The same, for the store.
+    pub(super) uri: String,
     pub(super) port: u16,
+    /// The processor of the server, on which the client is then to run as well.
+    pub(super) cpu: Option<usize>,
 }
 
 impl Client {
     /// Puts `values` values of 4 KiB, and times `reads` reads of random ones.
     pub(super) fn measure(&self, name: &str, values: u64, reads: u64) -> Result<Row> {
+        let measure = || {
+            if let Some(cpu) = self.cpu {
+                let mut set = CpuSet::new();
+                set.set(cpu);
+                sched_setaffinity(None, &set)?;
+            }
+            self.measure_here(name, values, reads)
+        };
+        // In a thread of its own, which may stay where it is put.
+        std::thread::scope(|scope| scope.spawn(measure).join())
+            .map_err(|_| Error::other("the client panicked"))?
+    }
+
+    fn measure_here(&self, name: &str, values: u64, reads: u64) -> Result<Row> {
         let values = values.max(1);
         let times = match self.how {
             How::Plain => plain(UnixStream::connect(&self.socket)?, values, reads),
@@ -48,11 +67,7 @@ impl Client {
                 stream.set_nodelay(true)?;
                 plain(stream, values, reads)
             }
-            How::Store => by_store(
-                &format!("valkey+unix://{}", self.socket.display()),
-                values,
-                reads,
-            ),
+            How::Store => by_store(&self.uri, values, reads),
             How::Crate => by_crate(
                 &format!("redis+unix://{}", self.socket.display()),
                 values,

@@ -11,6 +11,11 @@ pub(super) const SCAN: &str = "scan, valkey, socket";
 pub(super) const SCAN_SIGNAL: &str = "scan, valkey, socket, signal";
 pub(super) const RAW: &str = "raw GET, socket, plain client";
 pub(super) const RAW_OWN: &str = "raw GET, socket, the store itself";
+pub(super) const SAME_CPU: &str = "valkey, server's processor";
+pub(super) const SAME_CPU_SIGNAL: &str = "valkey, server's processor, signal";
+pub(super) const SAME_CPU_RUN: &str = "valkey, server's processor, run";
+pub(super) const SAME_CPU_RAW: &str = "raw GET, server's processor, plain";
+pub(super) const SAME_CPU_OWN: &str = "raw GET, server's processor, store";
 pub(super) const SWAP_FILE: &str = "kernel swap, file";
 
 /// Mean access in us of the measurements published in 2019: pmbench in a virtual machine, 4 GB set, 1 GB local.
@@ -57,9 +62,15 @@ pub(super) fn print(plan: &Plan, rows: &[Row], cost: Option<Cost>) -> Result<()>
     writeln!(out)?;
     let found = |system: &str| rows.iter().find(|row| row.system == system);
     let missing = 1.0 - plan.resident as f64 / plan.size as f64;
-    for ours in [VALKEY, VALKEY_SIGNAL] {
+    for (ours, raws) in [
+        (VALKEY, [RAW, RAW_OWN]),
+        (VALKEY_SIGNAL, [RAW, RAW_OWN]),
+        (SAME_CPU, [SAME_CPU_RAW, SAME_CPU_OWN]),
+        (SAME_CPU_SIGNAL, [SAME_CPU_RAW, SAME_CPU_OWN]),
+        (SAME_CPU_RUN, [SAME_CPU_RAW, SAME_CPU_OWN]),
+    ] {
         let Some(ours) = found(ours) else { continue };
-        for raw in [RAW, RAW_OWN].iter().filter_map(|raw| found(raw)) {
+        for raw in raws.iter().filter_map(|raw| found(raw)) {
             let ratio = ours.mean_us / (raw.mean_us * missing);
             writeln!(
                 out,

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{CpuSet, sched_getaffinity};
+
 use super::raw::{Client, How};
 use crate::undo;
 
@@ -75,15 +77,26 @@ fn free_port() -> Result<u16> {
 pub(super) struct Valkey {
     socket: PathBuf,
     port: u16,
+    /// The processor it keeps to.
+    cpu: Option<usize>,
+}
+
+/// The last processor that this process may use.
+pub(super) fn last_processor() -> Result<usize> {
+    let may = sched_getaffinity(None)?;
+    (0..CpuSet::MAX_CPU)
+        .rfind(|cpu| may.is_set(*cpu))
+        .ok_or_else(|| Error::other("this process may use no processor"))
 }
 
 impl Valkey {
     /// Without persistence: it would write what it is measured with to a disk. Everything else at its default is its best for
-    /// requests of one client.
-    pub(super) fn start(directory: &Path) -> Result<Valkey> {
-        let socket = directory.join("socket");
+    /// requests of one client, but for the processor it keeps to, which is `cpu` if there is one.
+    pub(super) fn start(directory: &Path, cpu: Option<usize>) -> Result<Valkey> {
+        let name = cpu.map_or("socket".to_owned(), |cpu| format!("socket-{cpu}"));
+        let socket = directory.join(name);
         let port = free_port()?;
-        let settings = [
+        let mut settings = vec![
             ("--port", port.to_string()),
             ("--bind", "127.0.0.1".to_owned()),
             ("--save", String::new()),
@@ -92,6 +105,7 @@ impl Valkey {
             ("--unixsocket", socket.display().to_string()),
             ("--dir", directory.display().to_string()),
         ];
+        settings.extend(cpu.map(|cpu| ("--server_cpulist", cpu.to_string())));
         let words: Vec<&str> = settings
             .iter()
             .flat_map(|(name, value)| [*name, value.as_str()])
@@ -99,11 +113,19 @@ impl Valkey {
         start("redis-server", &words, || {
             UnixStream::connect(&socket).is_ok()
         })?;
-        Ok(Valkey { socket, port })
+        Ok(Valkey { socket, port, cpu })
     }
 
+    /// Its URI, which says what processor it keeps to.
     pub(super) fn by_socket(&self, options: &str) -> String {
-        format!("valkey+unix://{}{options}", self.socket.display())
+        let cpu = self.cpu.map(|cpu| format!("server-cpu={cpu}"));
+        let options: Vec<&str> = [options, cpu.as_deref().unwrap_or_default()]
+            .into_iter()
+            .filter(|option| !option.is_empty())
+            .collect();
+        let mark = if options.is_empty() { "" } else { "?" };
+        let path = self.socket.display();
+        format!("valkey+unix://{path}{mark}{}", options.join("&"))
     }
 
     pub(super) fn by_port(&self) -> String {
@@ -114,7 +136,9 @@ impl Valkey {
         Client {
             how,
             socket: self.socket.clone(),
+            uri: self.by_socket(""),
             port: self.port,
+            cpu: self.cpu,
         }
     }
 }

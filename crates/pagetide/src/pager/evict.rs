@@ -73,8 +73,8 @@ pub struct Evictor<'p> {
     workplace: Workplace,
     /// Where threads serve their own faults: keeps the one that faults from being moved away while this one has its processor.
     beside: Beside,
-    /// When it had work last.
-    worked_ns: u64,
+    /// Until when, and up to how many fetches, faults were seen to come: a thread that has some is held between rounds too.
+    faulting: (u64, u64),
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
@@ -92,7 +92,7 @@ impl<'p> Evictor<'p> {
             refilling: false,
             workplace: Workplace::default(),
             beside: Beside::where_it_is(),
-            worked_ns: 0,
+            faulting: (0, 0),
             failing_since_ns: None,
             stuck_since: None,
             backoff: BACKOFF.0,
@@ -136,18 +136,28 @@ impl<'p> Evictor<'p> {
         }
     }
 
-    /// Waits for work. The thread it holds is let go once there has been none for a while.
+    /// Waits for work. The thread it holds is let go once there have been no faults for a while.
     fn rest(&mut self, seen: u32) {
         let pager = self.pager;
         let holds = pager.ownership == Ownership::SignalRegion && pager.together.is_holding();
-        if holds && now_ns() - self.worked_ns > QUIET_NS {
-            self.beside.leave(&pager.together, &pager.fault_processors);
+        if holds {
+            self.note_faulting();
+            if now_ns() - self.faulting.0 > QUIET_NS {
+                self.beside.leave(&pager.together, &pager.fault_processors);
+            }
         }
         let timeout = match holds {
             true => Duration::from_nanos(QUIET_NS),
             false => Duration::from_millis(100),
         };
         pager.work.wait(seen, Some(timeout));
+    }
+
+    fn note_faulting(&mut self) {
+        let fetches = self.pager.ledger.fetches.load(Relaxed);
+        if self.faulting.1 != fetches {
+            self.faulting = (now_ns(), fetches);
+        }
     }
 
     /// Ends the process when faults have waited too long for room that locked, pinned or sealed pages do not give.
@@ -180,11 +190,14 @@ impl<'p> Evictor<'p> {
             0 => Round::Idle,
             need => {
                 let faults = &self.pager.fault_processors;
-                let most = self.workplace.choose_for_evictor(faults);
-                if self.pager.ownership == Ownership::SignalRegion {
-                    let now_ns = now_ns();
-                    self.beside.consider(&self.pager.together, faults, now_ns);
-                    self.worked_ns = now_ns;
+                let by_signal = self.pager.ownership == Ownership::SignalRegion;
+                // Where another thread serves the faults, that one takes the program there, and the evictor follows.
+                let server_cpu = self.pager.server_cpu().filter(|_| by_signal);
+                let most = self.workplace.choose_for_evictor(faults, server_cpu);
+                if by_signal {
+                    let together = &self.pager.together;
+                    self.beside.consider(together, faults, server_cpu, now_ns());
+                    self.note_faulting();
                 }
                 self.round(need.min(most).min(BATCH_PAGES as u64) as usize)
             }

@@ -123,8 +123,9 @@ impl<'p> FaultThread<'p> {
     fn stay_beside_program(&mut self, now_ns: u64) {
         let pager = self.pager;
         if pager.ownership != Ownership::SignalRegion {
+            let server_cpu = pager.server_cpu();
             self.beside
-                .consider(&pager.together, &pager.fault_processors, now_ns);
+                .consider(&pager.together, &pager.fault_processors, server_cpu, now_ns);
         }
     }
 

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pagetide_kernel::thread::shares_processor;
-use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// A move that takes so long has waited for another processor's answer, and the evictor would be better off beside the program.
 const DEAR_NS: u64 = 6_000;
@@ -115,7 +115,13 @@ pub struct Workplace {
 
 impl Workplace {
     /// The evictor, before a round: goes where that is cheapest. Returns the most pages the round may have.
-    pub fn choose_for_evictor(&mut self, faults: &FaultProcessors) -> u64 {
+    ///
+    /// A server that keeps to processor `server_cpu` is to be asked there: the faulting thread is to come along (`super::together`).
+    pub fn choose_for_evictor(
+        &mut self,
+        faults: &FaultProcessors,
+        server_cpu: Option<usize>,
+    ) -> u64 {
         self.rounds = self.rounds.wrapping_add(1);
         let dear = self.move_ns > DEAR_NS;
         if faults.dear.load(Relaxed) != dear {
@@ -123,8 +129,8 @@ impl Workplace {
         }
         let single = faults.single(&mut self.changes);
         let beside = single
-            .filter(|(thread, _)| dear && shares_processor(*thread))
-            .and_then(|(_, cpu)| cpu);
+            .filter(|(thread, _)| (dear || server_cpu.is_some()) && shares_processor(*thread))
+            .and_then(|(thread, cpu)| server_cpu.filter(|cpu| may_run_on(thread, *cpu)).or(cpu));
         let wanted = match beside {
             Some(cpu) if self.rounds.is_multiple_of(PROBE) => self.another_than(cpu),
             other => other,
@@ -198,6 +204,12 @@ impl Workplace {
     }
 }
 
+/// Whether `thread`, by its ID, may run on processor `cpu`.
+pub fn may_run_on(thread: u32, cpu: usize) -> bool {
+    cpu < CpuSet::MAX_CPU
+        && sched_getaffinity(Pid::from_raw(thread as i32)).is_ok_and(|set| set.is_set(cpu))
+}
+
 /// The set of one processor.
 pub fn only(cpu: usize) -> CpuSet {
     let mut set = CpuSet::new();
@@ -219,11 +231,11 @@ mod tests {
         apart(|| {
             let before = sched_getaffinity(None).unwrap();
             let (faults, mut place) = (FaultProcessors::default(), Workplace::default());
-            place.choose_for_evictor(&faults);
+            place.choose_for_evictor(&faults, None);
             assert!(place.bound.is_none(), "nobody has had a fault");
             place.note_moves(&faults, 640_000, 10);
             faults.note();
-            place.choose_for_evictor(&faults);
+            place.choose_for_evictor(&faults, None);
             let (cpu, _) = place.bound.expect("moving is dear");
             assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
             assert!(faults.evictor_is_here());
@@ -235,11 +247,11 @@ mod tests {
                 return;
             };
             faults.note_of((faults.last.load(Relaxed) >> 32) as u32, other as u32);
-            place.choose_for_evictor(&faults);
+            place.choose_for_evictor(&faults, None);
             assert_eq!(sched_getaffinity(None).unwrap(), only(other));
             // Another thread faults too: there is no place beside both.
             faults.note_of(1, cpu as u32);
-            place.choose_for_evictor(&faults);
+            place.choose_for_evictor(&faults, None);
             assert_eq!(sched_getaffinity(None).unwrap(), before);
             assert!(!faults.evictor_is_here());
         });
@@ -251,7 +263,7 @@ mod tests {
             let (faults, mut place) = (FaultProcessors::default(), Workplace::default());
             place.note_moves(&faults, 20_000, 10);
             faults.note();
-            place.choose_for_evictor(&faults);
+            place.choose_for_evictor(&faults, None);
             assert!(place.bound.is_none(), "2 us a move is cheap");
         });
     }
@@ -271,7 +283,7 @@ mod tests {
             let mut elsewhere = 0;
             for _ in 0..4 * PROBE {
                 faults.note_of(thread, cpu);
-                elsewhere += u32::from(place.choose_for_evictor(&faults) == PROBE_PAGES);
+                elsewhere += u32::from(place.choose_for_evictor(&faults, None) == PROBE_PAGES);
             }
             assert_eq!(elsewhere, 4);
         });

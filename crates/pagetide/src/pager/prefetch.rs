@@ -13,12 +13,21 @@ use super::serve::Server;
 use super::streams::{Ask, WINDOW_MAX};
 use super::word::{REWRITTEN, State, Word};
 
-/// Most pages fetched with one COPY, and between two looks for faults.
-pub const RUN_PAGES: usize = 16;
-/// Most pages that are read ahead at once by whoever has served the fault: about 20 us. The rest is the fault thread's, when no fault waits.
+/// Most pages fetched with one COPY: a stream's widest window.
+pub const RUN_PAGES: usize = WINDOW_MAX as usize;
+/// Most pages fetched between two looks for faults, from a store that answers at once: about 20 us.
 const AT_ONCE: u32 = 16;
 
 impl Pager {
+    /// Most pages fetched at once, and by whoever has served the fault; of a stream the rest is the fault thread's, when no fault waits. A
+    /// store that is waited for is asked once for as many as possible: 64 pages take it little longer than one.
+    fn at_once(&self) -> u32 {
+        match self.active_store().capabilities().get_sleeps {
+            true => WINDOW_MAX,
+            false => AT_ONCE,
+        }
+    }
+
     /// Pages that may be fetched without being asked for.
     pub(super) fn spare(&self) -> u64 {
         self.free().saturating_sub(self.low_water())
@@ -51,11 +60,12 @@ impl Server<'_> {
         }
         // Beside the one thread that faults, it runs only while that waits, and for the stream's next page: left for later, this would come too late. Who
         // else faults just now, or waits for an event to be read, waits for these pages.
-        let rest = ask.after(AT_ONCE);
+        let at_once = pager.at_once();
+        let rest = ask.after(at_once);
         if rest.count > 0 && pager.streams.hand_over(rest) && !self.may_block {
             pager.ring_fault_thread();
         }
-        self.read_ahead(ask.first(AT_ONCE));
+        self.read_ahead(ask.first(at_once));
     }
 
     /// Pages that may be read ahead when `wanted` are. An evictor that waits for this very processor has it first: it has to run before long all the
@@ -93,7 +103,9 @@ impl Server<'_> {
         };
         while !range.is_empty() && self.pager.spare() > 0 {
             let run = self.fetch_run(range, self.pager.spare(), true);
-            fetched |= ((1 << run) - 1) << (range.start.0 - start.0);
+            if run > 0 {
+                fetched |= (u64::MAX >> (64 - run)) << (range.start.0 - start.0);
+            }
             range = range.after(run.max(1));
         }
         fetched
@@ -111,12 +123,12 @@ impl Server<'_> {
         fetched
     }
 
-    /// Fetches the stored pages at the start of `range`, at most [`RUN_PAGES`] and `room`, with one COPY; returns how many. Nothing is waited for: a
+    /// Fetches the stored pages at the start of `range`, as many as there is `room` for and a store gives at once, with one COPY; returns how many. Nothing is waited for: a
     /// page somebody is busy with ends the run.
     pub(super) fn fetch_run(&mut self, range: PageRange, room: u64, ahead: bool) -> u64 {
         let pager = self.pager;
         let mut words = [Word::default(); RUN_PAGES];
-        let most = range.pages().min(room).min(RUN_PAGES as u64) as usize;
+        let most = range.pages().min(room).min(pager.at_once().into()) as usize;
         let Some(inside) = pager.watch.enter() else {
             return 0;
         };
@@ -203,7 +215,7 @@ impl FaultThread<'_> {
         let Some(ask) = self.pager.streams.take() else {
             return false;
         };
-        let now = ask.first(RUN_PAGES as u32);
+        let now = ask.first(self.pager.at_once());
         let rest = ask.after(now.count);
         if rest.count > 0 {
             self.pager.streams.hand_over(rest);

@@ -34,6 +34,11 @@ impl Pager {
         self.store(self.generation())
     }
 
+    /// The processor of the server that has the pages, if that is known.
+    pub fn server_cpu(&self) -> Option<usize> {
+        self.active_store().server_cpu().map(|cpu| cpu as usize)
+    }
+
     /// In a forked child: pages are put into `store` from now on; the stores before it are only read. False when there are too many.
     pub fn push_store(&self, store: Box<dyn Store>) -> bool {
         let next = self.generation() as usize + 1;

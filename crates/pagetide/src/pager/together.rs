@@ -17,7 +17,7 @@ use pagetide_kernel::thread::{began_at, began_now, processor_of, shares_processo
 use rustix::fs::{Mode, OFlags, RawDir, open};
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use super::follow::{FaultProcessors, Workplace, only};
+use super::follow::{FaultProcessors, Workplace, may_run_on, only};
 
 /// How often the fault thread considers where to be: that takes some 5 us.
 const CONSIDER_NS: u64 = 500_000;
@@ -198,15 +198,21 @@ impl Beside {
         }
     }
 
-    /// After a round of work at `now_ns`.
-    pub fn consider(&mut self, together: &Together, faults: &FaultProcessors, now_ns: u64) {
+    /// After a round of work at `now_ns`. Where a server that keeps to processor `server_cpu` has the pages, all go there.
+    pub fn consider(
+        &mut self,
+        together: &Together,
+        faults: &FaultProcessors,
+        server_cpu: Option<usize>,
+        now_ns: u64,
+    ) {
         if now_ns - self.considered_ns < CONSIDER_NS {
             return;
         }
         self.considered_ns = now_ns;
         let single = faults.single(&mut self.changes);
-        let wanted =
-            single.filter(|(thread, _)| faults.is_interrupting_dear() && shares_processor(*thread));
+        let worth_it = faults.is_interrupting_dear() || server_cpu.is_some();
+        let wanted = single.filter(|(thread, _)| worth_it && shares_processor(*thread));
         let Some((thread, _)) = wanted else {
             return self.leave(together, faults);
         };
@@ -214,7 +220,11 @@ impl Beside {
             if together.is_excused(now_ns) {
                 return self.leave(together, faults);
             }
-            let Some(cpu) = processor_of(thread) else {
+            let server_cpu = server_cpu.filter(|cpu| may_run_on(thread, *cpu));
+            let Some(cpu) = server_cpu
+                .map(|cpu| cpu as u32)
+                .or_else(|| processor_of(thread))
+            else {
                 return self.leave(together, faults);
             };
             if self.stays {
@@ -374,7 +384,7 @@ mod tests {
     fn a_thread_is_held_beside_the_fault_thread_until_it_is_let_go() {
         beside(|together, faults, beside, program| {
             let all = program.processors();
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             assert!(together.is_holding());
             assert_eq!(program.processors(), 1);
             let id = Pid::from_raw(program.id as i32);
@@ -386,11 +396,11 @@ mod tests {
             assert_eq!(program.processors(), all);
             // Not at once again; the fault thread goes back to where it might run before.
             beside.considered_ns = 0;
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             assert_eq!(program.processors(), all);
             assert_eq!(sched_getaffinity(None).unwrap().count(), all);
             beside.considered_ns = 0;
-            beside.consider(together, faults, now_ns() + RESPITE_NS);
+            beside.consider(together, faults, None, now_ns() + RESPITE_NS);
             assert_eq!(program.processors(), 1);
             beside.leave(together, faults);
             assert_eq!(program.processors(), all);
@@ -400,15 +410,15 @@ mod tests {
     #[test]
     fn nobody_is_held_where_interrupts_are_cheap_or_two_threads_fault() {
         beside(|together, faults, beside, program| {
-            beside.consider(together, &FaultProcessors::default(), now_ns());
+            beside.consider(together, &FaultProcessors::default(), None, now_ns());
             assert!(!together.is_holding());
             beside.considered_ns = 0;
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             assert!(together.is_holding());
             faults.note_thread(1);
             faults.note_thread(program.id);
             beside.considered_ns = 0;
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             assert!(!together.is_holding());
             assert!(program.processors() > 1);
         });
@@ -422,11 +432,11 @@ mod tests {
             let all = sched_getaffinity(None).unwrap();
             let elsewhere = (0..CpuSet::MAX_CPU).find(|other| *other != cpu && all.is_set(*other));
             sched_setaffinity(None, &only(elsewhere.unwrap())).unwrap();
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             assert!(!together.is_holding(), "it would keep it from coming here");
             sched_setaffinity(None, &only(cpu)).unwrap();
             beside.considered_ns = 0;
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             assert_eq!((together.is_holding(), program.processors()), (true, 1));
             sched_setaffinity(None, &all).unwrap();
             beside.leave(together, faults);
@@ -440,21 +450,50 @@ mod tests {
     }
 
     #[test]
+    fn all_go_to_the_processor_of_a_server_however_cheap_interrupts_are() {
+        beside(|together, _, beside, program| {
+            let faults = FaultProcessors::default();
+            faults.note_thread(program.id);
+            let at = processor_of(program.id).unwrap() as usize;
+            let all = sched_getaffinity(None).unwrap();
+            let another = (0..CpuSet::MAX_CPU).find(|cpu| *cpu != at && all.is_set(*cpu));
+            beside.consider(together, &faults, another, now_ns());
+            assert!(together.is_holding());
+            let of_program = sched_getaffinity(Pid::from_raw(program.id as i32)).unwrap();
+            assert_eq!(of_program, only(another.unwrap()));
+            assert_eq!(sched_getaffinity(None).unwrap(), of_program);
+            beside.leave(together, &faults);
+            assert_eq!(program.processors(), all.count());
+        });
+    }
+
+    #[test]
+    fn a_thread_that_may_not_run_where_a_server_does_is_held_where_it_is() {
+        beside(|together, faults, beside, program| {
+            let nowhere = CpuSet::MAX_CPU - 1;
+            beside.consider(together, faults, Some(nowhere), now_ns());
+            assert_eq!((together.is_holding(), program.processors()), (true, 1));
+            beside.leave(together, faults);
+        });
+    }
+
+    #[test]
     fn the_scheduler_has_its_turn() {
         beside(|together, faults, beside, program| {
             let start = now_ns();
-            beside.consider(together, faults, start);
+            beside.consider(together, faults, None, start);
             assert!(together.is_holding());
-            beside.consider(together, faults, start + TURN_NS.0 + 1);
+            beside.consider(together, faults, None, start + TURN_NS.0 + 1);
             assert_eq!(
                 (together.is_holding(), program.processors() > 1),
                 (false, true)
             );
-            beside.consider(together, faults, start + TURN_NS.0 + TURN_NS.1 / 2);
+            beside.consider(together, faults, None, start + TURN_NS.0 + TURN_NS.1 / 2);
             assert!(!together.is_holding());
             beside.consider(
                 together,
                 faults,
+                None,
                 start + TURN_NS.0 + TURN_NS.1 + CONSIDER_NS,
             );
             assert!(together.is_holding());
@@ -470,7 +509,7 @@ mod tests {
             let cpu = processor_of(program.id).unwrap() as usize;
             worker.ask(move || sched_setaffinity(None, &only(cpu)).unwrap());
             std::thread::sleep(std::time::Duration::from_millis(20));
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             let (heir, mut child) = program.ask(|| {
                 let child = Command::new("sleep").arg("60").spawn().unwrap();
                 (Program::start(), child)
@@ -481,7 +520,7 @@ mod tests {
             };
             assert_eq!((heir.processors(), of_child()), (1, 1), "they inherit");
             beside.considered_ns = 0;
-            beside.consider(together, faults, now_ns() + HEIRS_NS + 1);
+            beside.consider(together, faults, None, now_ns() + HEIRS_NS + 1);
             assert!(together.is_holding());
             assert_eq!((heir.processors(), of_child()), (all, all));
             assert_eq!(worker.processors(), 1, "confined by its own wish before");
@@ -501,7 +540,7 @@ mod tests {
     fn who_was_confined_by_somebody_else_stays_so() {
         beside(|together, faults, beside, program| {
             program.ask(|| sched_setaffinity(None, &only(0)).unwrap());
-            beside.consider(together, faults, now_ns());
+            beside.consider(together, faults, None, now_ns());
             assert!(!together.is_holding());
             beside.leave(together, faults);
             assert_eq!(program.processors(), 1);

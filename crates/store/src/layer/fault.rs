@@ -204,6 +204,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.set_frozen(frozen);
     }
 
+    fn server_cpu(&self) -> Option<u32> {
+        self.inner.server_cpu()
+    }
+
     fn descriptors(&self) -> Vec<i32> {
         self.inner.descriptors()
     }

@@ -269,6 +269,10 @@ impl<D: Device> Store for Freezing<D> {
         }
     }
 
+    fn server_cpu(&self) -> Option<u32> {
+        self.inner.server_cpu()
+    }
+
     fn descriptors(&self) -> Vec<i32> {
         self.inner.descriptors()
     }

@@ -123,6 +123,10 @@ impl<D: Device> Device for Retry<D> {
         self.inner.set_frozen(frozen);
     }
 
+    fn server_cpu(&self) -> Option<u32> {
+        self.inner.server_cpu()
+    }
+
     fn descriptors(&self) -> Vec<i32> {
         self.inner.descriptors()
     }

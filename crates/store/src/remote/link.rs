@@ -1,7 +1,7 @@
 //! Connections to one server, and a buffer for what comes back.
 
 use super::address::Server;
-use super::stream::Stream;
+use super::stream::{Looking, Stream};
 use super::tls::Tls;
 use crate::sync::lock;
 use crate::{ErrorKind, StoreError};
@@ -94,6 +94,7 @@ pub(crate) struct Manner {
     pub(crate) tls: Option<Tls>,
     pub(crate) timeout: Duration,
     pub(crate) spin: Duration,
+    pub(crate) server_cpu: Option<u32>,
     pub(crate) greet: Box<Greet>,
 }
 
@@ -138,7 +139,10 @@ impl Node {
             &self.server,
             manner.tls.as_ref(),
             manner.timeout,
-            manner.spin,
+            Looking {
+                spin: manner.spin,
+                server_cpu: manner.server_cpu,
+            },
         )?;
         let mut link = Link {
             stream,

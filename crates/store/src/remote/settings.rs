@@ -3,6 +3,7 @@
 use super::address::{Place, Server, resolve};
 use crate::StoreError;
 use crate::uri::{Parts, config, parse_duration};
+use std::path::Path;
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -15,7 +16,7 @@ const PREFIX_BYTES_MAX: usize = 90;
 const SPIN: Duration = Duration::from_micros(50);
 
 /// The options of every remote store.
-pub(crate) const COMMON: [&str; 11] = [
+pub(crate) const COMMON: [&str; 12] = [
     "addr",
     "compress",
     "encrypt",
@@ -25,6 +26,7 @@ pub(crate) const COMMON: [&str; 11] = [
     "patience",
     "password-file",
     "prefix",
+    "server-cpu",
     "spin",
     "timeout",
 ];
@@ -47,6 +49,8 @@ pub(crate) struct Settings {
     pub(crate) lease: Duration,
     /// How long to look for an answer before sleeping: waking up costs more than a server nearby takes.
     pub(crate) spin: Duration,
+    /// The processor of this machine that the server keeps to. Who runs there too waits for an answer by sleeping, at once.
+    pub(crate) server_cpu: Option<u32>,
     /// Whether what dead runs left is removed when the store is first opened.
     pub(crate) gc: bool,
     /// Parts of the URI for stores with options of their own.
@@ -144,6 +148,7 @@ impl Settings {
             patience: duration("patience", PATIENCE, Duration::ZERO)?,
             lease: duration("lease", LEASE, Duration::from_secs(1))?,
             spin: duration("spin", SPIN, Duration::ZERO)?,
+            server_cpu: parts.option("server-cpu").map(processor).transpose()?,
             gc: said("gc")?.unwrap_or(true),
             replicas: match parts.option("replicas") {
                 None => 0,
@@ -163,4 +168,15 @@ impl Settings {
     pub(crate) fn base(&self, owner: &str) -> String {
         format!("{}:{owner}:", self.prefix)
     }
+}
+
+/// The processor that `text` names.
+fn processor(text: &str) -> Result<u32, StoreError> {
+    let machine = Path::new("/sys/devices/system/cpu");
+    let exists = |cpu: &u32| !machine.exists() || machine.join(format!("cpu{cpu}")).exists();
+    text.parse().ok().filter(exists).ok_or_else(|| {
+        config(format!(
+            "option `server-cpu`: `{text}` is no processor of this machine; expected the number of the one that the server keeps to, as `nproc` and `taskset -cp PID` count them, from 0"
+        ))
+    })
 }

@@ -72,6 +72,7 @@ pub(crate) struct RemoteStore {
     /// Bytes of all blobs in use.
     held: AtomicU64,
     max_bytes: u64,
+    server_cpu: Option<u32>,
     stale: Mutex<Vec<Slot>>,
     /// Cursed slots that are still among the free ones, sorted.
     cursed: Mutex<Vec<Slot>>,
@@ -102,6 +103,7 @@ impl RemoteStore {
             meter: Meter::default(),
             held: AtomicU64::new(0),
             max_bytes: max_bytes.unwrap_or(u64::MAX),
+            server_cpu: settings.server_cpu,
             stale: Mutex::new(Vec::new()),
             cursed: Mutex::new(Vec::new()),
             any_cursed: AtomicBool::new(false),
@@ -356,6 +358,10 @@ impl Device for RemoteStore {
 
     fn descriptors(&self) -> Vec<i32> {
         self.owner.descriptors()
+    }
+
+    fn server_cpu(&self) -> Option<u32> {
+        self.server_cpu
     }
 
     fn inherit(&self, fds: &[i32]) {

@@ -10,6 +10,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
     send, socket_with,
 };
+use rustix::thread::sched_getcpu;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,26 @@ use std::time::{Duration, Instant};
 pub(crate) struct Stream {
     socket: Descriptor,
     tls: Option<Session>,
-    /// How long to look for an answer before sleeping until there is one.
-    spin: Duration,
+    looking: Looking,
+}
+
+/// How an answer is waited for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Looking {
+    /// How long to look for it before sleeping until it is there.
+    pub(crate) spin: Duration,
+    /// On this processor not at all: looking would only keep the server from answering.
+    pub(crate) server_cpu: Option<u32>,
+}
+
+impl Looking {
+    /// For how long the calling thread should look, where it runs now.
+    fn time(self) -> Duration {
+        match self.server_cpu {
+            Some(cpu) if sched_getcpu() as u32 == cpu => Duration::ZERO,
+            _ => self.spin,
+        }
+    }
 }
 
 impl Stream {
@@ -27,7 +46,7 @@ impl Stream {
         server: &Server,
         tls: Option<&Tls>,
         timeout: Duration,
-        spin: Duration,
+        looking: Looking,
     ) -> Result<Stream, StoreError> {
         let fails = |error: Errno| {
             let kind = match error {
@@ -67,7 +86,7 @@ impl Stream {
         let mut stream = Stream {
             socket: Descriptor::new(socket)?,
             tls: None,
-            spin,
+            looking,
         };
         if let (Some(tls), Server::Tcp { host, .. }) = (tls, server) {
             let session = tls.session(host, &mut stream)?;
@@ -125,7 +144,11 @@ impl Stream {
 
     pub(super) fn receive_plain(&mut self, bytes: &mut [u8]) -> Result<usize, StoreError> {
         let socket = self.socket.read_only();
-        let mut flags = RecvFlags::DONTWAIT;
+        let time = self.looking.time();
+        let mut flags = match time.is_zero() {
+            true => RecvFlags::empty(),
+            false => RecvFlags::DONTWAIT,
+        };
         let mut begun = None;
         loop {
             match recv(socket, &mut *bytes, flags) {
@@ -139,7 +162,7 @@ impl Stream {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) if flags == RecvFlags::DONTWAIT => {
                     let begun = *begun.get_or_insert_with(Instant::now);
-                    if begun.elapsed() >= self.spin {
+                    if begun.elapsed() >= time {
                         flags = RecvFlags::empty();
                     } else {
                         std::hint::spin_loop();

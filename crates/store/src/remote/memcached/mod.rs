@@ -45,6 +45,7 @@ impl Memcached {
                 tls: None,
                 timeout: settings.timeout,
                 spin: settings.spin,
+                server_cpu: settings.server_cpu,
                 greet: Box::new(greet),
             },
         };

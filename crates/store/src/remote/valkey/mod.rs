@@ -78,6 +78,7 @@ impl Valkey {
             tls,
             timeout: settings.timeout,
             spin: settings.spin,
+            server_cpu: settings.server_cpu,
             greet: check::greeting(settings.user.clone(), settings.password.clone()),
         };
         let route = match cluster {
