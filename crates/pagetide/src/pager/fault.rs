@@ -19,6 +19,9 @@ use super::{Ownership, Pager, StartError};
 
 /// How long the thread looks for the next fault before it sleeps.
 const SPIN_NS: u64 = 20_000;
+/// How often, in that time, it gives its processor to the thread that it holds beside it, and then looks for that thread's next fault: going to sleep and
+/// being woken takes three times as long as a fault, and the scheduler does not always let a thread that is woken run at once.
+const YIELDS: u32 = 4;
 
 /// The fault thread's own state.
 pub struct FaultThread<'p> {
@@ -66,7 +69,7 @@ impl<'p> FaultThread<'p> {
 
     /// Serves until the pager closes.
     pub fn run(&mut self) {
-        let (mut last_work_ns, mut errands) = (0, 0);
+        let (mut last_work_ns, mut errands, mut yields) = (0, 0, 0);
         while !self.pager.closing.load(Relaxed) {
             // What it is unsure about is settled first: a forked child could not do that.
             if self.pager.park.load(SeqCst) != 0 && self.doubtful.is_empty() {
@@ -89,13 +92,17 @@ impl<'p> FaultThread<'p> {
                 self.pager.note_store();
             }
             if worked {
-                last_work_ns = now;
+                (last_work_ns, yields) = (now, 0);
                 self.stay_beside_program(now);
-            } else if !self.spins
-                || now - last_work_ns >= SPIN_NS
+                continue;
+            }
+            let holds = self.pager.together.is_holding();
+            let soon = self.spins && now - last_work_ns < SPIN_NS;
+            if holds && soon && yields < YIELDS {
+                yields += 1;
+                std::thread::yield_now();
+            } else if holds || !soon {
                 // On the program's own processor, looking on only keeps the program from its next fault.
-                || self.pager.together.is_holding()
-            {
                 self.sleep();
             }
         }

@@ -8,8 +8,8 @@ use pagetide_store::{Slot, Store};
 use super::Pager;
 use super::word::{GENERATIONS, Place};
 
-/// Freed places that wait for the evictor before it is woken.
-const FREED_AT_A_TIME: u64 = 256;
+/// Freed places that wait for the evictor before it is woken for them alone: more than it fills a reserve with. After a round it gives them back anyway.
+const FREED_AT_A_TIME: u64 = 1024;
 
 impl Pager {
     /// The store of `generation`.
