@@ -67,8 +67,15 @@ def run(command):
 
     def watch():
         nonlocal peak
+        # The program shows its progress on a terminal; elsewhere somebody has to say that it goes on.
+        said = None if sys.stderr.isatty() else started
         while not ended.wait(0.05):
-            peak = max([peak, *map(resident, children(process.pid))])
+            now_resident = max(map(resident, children(process.pid)))
+            peak = max(peak, now_resident)
+            now = time.monotonic()
+            if said is not None and now - said >= 10:
+                said = now
+                print(f"  after {now - started:.0f} s: {mib(now_resident)} resident", flush=True)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()

@@ -19,7 +19,7 @@ pub struct FileIdentity {
     inode: u64,
 }
 
-/// Opens a snapshot file as [`SnapshotFile::open`] does, and says which it is. What is no regular file is refused; a FIFO without a writer is not
+/// Opens a snapshot file, and says which it is. What is no regular file is refused; a FIFO without a writer is not
 /// waited for.
 pub fn open_file(path: &Path) -> Result<(SnapshotFile, FileIdentity), FileError> {
     let name = path.display().to_string();

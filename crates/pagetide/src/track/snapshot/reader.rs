@@ -115,13 +115,9 @@ impl Default for BlockBuffer {
 }
 
 impl SnapshotFile {
-    /// Opens and checks the file at `path`: everything but the blocks, which are checked when they are read.
+    /// Opens and checks the file at `path`: everything but the blocks, which are checked when they are read. What is no regular file is refused.
     pub fn open(path: &Path) -> Result<SnapshotFile, FileError> {
-        let name = path.display().to_string();
-        match File::open(path) {
-            Ok(file) => SnapshotFile::from_source(&name, Box::new(file)),
-            Err(error) => Err(FileError::Io(name, error)),
-        }
+        Ok(super::image::open_file(path)?.0)
     }
 
     /// The same for bytes from anywhere; `name` is for messages.
