@@ -25,6 +25,9 @@ INPUTS = [
     ("round_trip_us", 25.0, "us of a fetch with no one waiting before it"),
 ]
 
+# What is divided by.
+NEVER_ZERO = ("fetches", "server_load", "server_gib", "server_gbit")
+
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -32,10 +35,19 @@ def main():
     for name, default, what in INPUTS:
         parser.add_argument(f"--{name}", type=float, default=default, help=f"{what} ({default:g})")
     o = parser.parse_args()
+    try:
+        counts = [int(n) for n in o.clients.split(",")]
+    except ValueError:
+        parser.error(f"--clients: '{o.clients}' is not a list of whole numbers; write 10,1000")
+    if min(counts) < 1:
+        parser.error(f"--clients: {min(counts)} is too few; the least is 1")
+    for name, _, _ in INPUTS:
+        if not 0 <= getattr(o, name) < math.inf or (name in NEVER_ZERO and not getattr(o, name)):
+            parser.error(f"--{name}: {getattr(o, name):g} cannot be; expected a number above 0" + ("" if name in NEVER_ZERO else ", or 0"))
     per_client = o.fetches + o.writebacks
     print(f"a working client: {per_client:.0f} requests/s, {per_client * (o.page_bytes + o.request_bytes) * 8 / 1e6:.0f} Mbit/s")
     print(f"{'clients':>8} {'requests/s':>12} {'Gbit/s':>8} {'TiB kept':>9} {'servers for: requests':>22} {'memory':>7} {'network':>8} {'all':>6} {'fetch us':>9}")
-    for clients in (int(n) for n in o.clients.split(",")):
+    for clients in counts:
         requests = clients * o.active * per_client
         copies = 1 + o.replicas * o.writebacks / per_client
         gbit = requests * (o.page_bytes + o.request_bytes) * 8 / 1e9 * copies

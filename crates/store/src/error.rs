@@ -9,6 +9,8 @@ pub enum ErrorKind {
     Full,
     /// A passing failure: trying again may do.
     Temporary,
+    /// A passing failure that has not passed for as long as the store goes on trying: it was tried often enough.
+    Away,
     /// The device or server failed in a way that trying again will not mend by itself.
     Io,
     /// The bytes read are not the bytes written. Never handed out.

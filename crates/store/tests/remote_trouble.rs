@@ -102,10 +102,10 @@ fn a_server_that_stays_away_is_an_error_within_patience() {
     let held = some(&*store, 0..10);
     server.kill();
     let error = store.get(held[0].0, &mut Page::ZERO.clone()).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Io);
+    assert_eq!(error.kind, ErrorKind::Away);
     assert_says(&error.to_string(), &["attempts in 0."]);
     let error = store.put(&[&random_page(1)], &mut [Slot(0)]).unwrap_err();
-    assert_eq!(error.kind, ErrorKind::Io);
+    assert_eq!(error.kind, ErrorKind::Away);
 }
 
 #[test]

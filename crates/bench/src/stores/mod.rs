@@ -8,7 +8,8 @@ mod raw;
 mod report;
 mod servers;
 
-use std::io::{Result, Write};
+use std::fs::File;
+use std::io::{Error, Result, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -101,23 +102,43 @@ enum What {
 /// Measures every system that can be had here; says on stderr which cannot.
 pub fn stores(plan: &Plan) -> Result<()> {
     undo::arm()?;
+    let to_stdout = |path: &&PathBuf| path.as_os_str() == "-";
+    // Before a measurement of many minutes, not after it.
+    let create = |path: &PathBuf| {
+        File::create(path).map_err(|error| {
+            let text = format!("{} cannot be written: {error}", path.display());
+            Error::new(error.kind(), text)
+        })
+    };
+    let json = plan.json.as_ref();
+    let file = json
+        .filter(|path| !to_stdout(path))
+        .map(create)
+        .transpose()?;
+    let plot = plan.plot.as_ref().map(create).transpose()?;
     let directory = servers::directory(&plan.directory)?;
     let (rows, cost) = measure(plan, &directory)?;
-    if let Some(path) = &plan.json {
-        let mut text = String::new();
-        for row in &rows {
-            text += &serde_json::to_string(row)?;
-            text.push('\n');
-        }
-        match path.as_os_str() == "-" {
-            true => return std::io::stdout().write_all(text.as_bytes()),
-            false => std::fs::write(path, text)?,
-        }
+    let mut text = String::new();
+    for row in &rows {
+        text += &serde_json::to_string(row)?;
+        text.push('\n');
     }
-    if let Some(path) = &plan.plot {
-        std::fs::write(path, report::draw(&rows))?;
+    if let Some(mut file) = file {
+        file.write_all(text.as_bytes())?;
     }
-    report::print(plan, &rows, cost)
+    if let Some(mut plot) = plot {
+        plot.write_all(report::draw(&rows).as_bytes())?;
+    }
+    match json.is_some_and(|path| to_stdout(&path)) {
+        true => std::io::stdout().write_all(text.as_bytes())?,
+        false => report::print(plan, &rows, cost)?,
+    }
+    match rows.is_empty() {
+        true => Err(Error::other(
+            "nothing was measured: what stopped each system is said above, and `--only TEXT` must be a part of a system's name",
+        )),
+        false => Ok(()),
+    }
 }
 
 fn measure(plan: &Plan, directory: &Path) -> Result<(Vec<Row>, Option<cost::Cost>)> {

@@ -15,6 +15,10 @@ use crate::undo;
 pub(super) fn directory(parent: &Path) -> Result<PathBuf> {
     let path = parent.join(format!("pagetide-bench-stores-{}", std::process::id()));
     let removed = path.clone();
+    if !parent.is_dir() {
+        let text = format!("--directory: {} is no directory", parent.display());
+        return Err(Error::new(std::io::ErrorKind::NotFound, text));
+    }
     undo::change(
         &format!("directory {}", path.display()),
         || std::fs::create_dir(&path),

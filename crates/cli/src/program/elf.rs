@@ -42,8 +42,8 @@ pub fn refusal(program: &Path) -> Option<String> {
         }
         Kind::Dynamic(_) => None,
         Kind::Static => Some(
-            "it is statically linked, and the agent is loaded by the dynamic linker; build it without -static, \
-             or use the pagetide library in it"
+            "it is statically linked, and the agent is loaded by the dynamic linker; build it without -static \
+             (a Go program: with cgo, or `go build -ldflags=-linkmode=external`), or use the pagetide library in it"
                 .into(),
         ),
         Kind::Foreign(what) => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
-use pagetide_store::Page;
+use pagetide_store::{ErrorKind, Page};
 
 use super::predict::WritePredictor;
 use super::prefetch::RUN_PAGES;
@@ -315,7 +315,7 @@ impl<'p> Server<'p> {
                 Err(error) => {
                     self.pager.ledger.errors.fetch_add(1, Relaxed);
                     tries += 1;
-                    if tries >= FETCH_TRIES {
+                    if tries >= FETCH_TRIES || error.kind == ErrorKind::Away {
                         return Err(error);
                     }
                     std::thread::sleep(Duration::from_millis(1 << (2 * tries)));

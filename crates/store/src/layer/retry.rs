@@ -66,7 +66,7 @@ impl<D: Device> Retry<D> {
         loop {
             let left = self.patience.bound.saturating_sub(begun.elapsed());
             if left.is_zero() {
-                last.kind = ErrorKind::Io;
+                last.kind = ErrorKind::Away;
                 last.context = format!(
                     "{} ({attempts} attempts in {:.1} s)",
                     last.context,

@@ -173,10 +173,17 @@ impl Settings {
 /// The processor that `text` names.
 fn processor(text: &str) -> Result<u32, StoreError> {
     let machine = Path::new("/sys/devices/system/cpu");
-    let exists = |cpu: &u32| !machine.exists() || machine.join(format!("cpu{cpu}")).exists();
-    text.parse().ok().filter(exists).ok_or_else(|| {
-        config(format!(
-            "option `server-cpu`: `{text}` is no processor of this machine; expected the number of the one that the server keeps to, as `nproc` and `taskset -cp PID` count them, from 0"
-        ))
-    })
+    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
+    let problem = match text.parse::<u32>() {
+        Ok(cpu) if digits && (!machine.exists() || machine.join(format!("cpu{cpu}")).exists()) => {
+            return Ok(cpu);
+        }
+        Ok(_) if digits => "no processor of this machine",
+        _ => "not a number",
+    };
+    let present = std::fs::read_to_string(machine.join("present")).unwrap_or_default();
+    Err(config(format!(
+        "option `server-cpu`: `{text}` is {problem}; expected the one processor that the server keeps to (`taskset -cp PID` shows it), of {}",
+        present.trim()
+    )))
 }

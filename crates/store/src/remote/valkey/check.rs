@@ -39,9 +39,15 @@ fn refused(mut error: StoreError, user: Option<&str>) -> StoreError {
     if error.kind == ErrorKind::Config {
         let who = user.map_or(String::new(), |user| format!(" of user `{user}`"));
         error.context = format!(
-            "log in{who}: {}; put user and password before the host (valkey://USER:PASSWORD@HOST), or the password in a file and \
-             write `?password-file=FILE`",
-            error.context
+            "log in{who}: {}; {}",
+            error.context,
+            match error.context.contains("WRONGPASS") {
+                true =>
+                    "check user and password, in the URI or in the file that `password-file` names",
+                false =>
+                    "put user and password before the host (valkey://USER:PASSWORD@HOST, valkey+unix://USER:PASSWORD@/PATH), or the \
+                     password in a file and write `?password-file=FILE`",
+            }
         );
     }
     error
@@ -68,8 +74,13 @@ fn info(link: &mut Link) -> Result<String, StoreError> {
     }
 }
 
-/// Refuses servers that drop pages, are of another mode, or are replicas.
-pub(crate) fn server(link: &mut Link, server: &Server, cluster: bool) -> Result<(), StoreError> {
+/// Refuses servers that drop pages, are of another mode, or have fewer than `replicas`.
+pub(crate) fn server(
+    link: &mut Link,
+    server: &Server,
+    cluster: bool,
+    replicas: u32,
+) -> Result<(), StoreError> {
     let info = info(link)?;
     let refuse = |context: String| Err(StoreError::new(ErrorKind::Config, context));
     match (value(&info, "redis_mode"), cluster) {
@@ -86,6 +97,14 @@ pub(crate) fn server(link: &mut Link, server: &Server, cluster: bool) -> Result<
             ));
         }
         _ => {}
+    }
+    let has = value(&info, "connected_slaves").and_then(|count| count.parse().ok());
+    if replicas > 0 && has.unwrap_or(0) < replicas {
+        return refuse(format!(
+            "option `replicas`: {replicas} are asked for, and {} has {}: have them follow it (REPLICAOF) before the start, or ask for fewer",
+            server.name(),
+            has.unwrap_or(0)
+        ));
     }
     match value(&info, "maxmemory_policy") {
         Some("noeviction") => {}

@@ -93,7 +93,7 @@ impl Valkey {
         };
         for node in &valkey.route().nodes {
             node.with(&valkey.manner, |link| {
-                check::server(link, &node.server, cluster)
+                check::server(link, &node.server, cluster, valkey.settings.replicas)
             })?;
         }
         Ok(valkey)
