@@ -4,12 +4,12 @@
 //! The parent's store is frozen for the child: what is in it now stays readable until the child's lease ends (exit or exec). The
 //! child reads it through its own copy of the store object and descriptors handed over; what it evicts goes to a store of its own.
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use pagetide::pager::word::GENERATIONS;
 use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
 use pagetide_kernel::memory::set_inherited;
-use pagetide_kernel::sync::LockGuard;
+use pagetide_kernel::sync::{LockGuard, now_ns};
 use pagetide_store::Freeze;
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -17,7 +17,7 @@ use rustix::process::Resource;
 use crate::advice::{self, Wish};
 use crate::next::{Next, set_errno};
 use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child, warden_tid};
-use crate::warden::{AUXILIARY, BELL, LEASES};
+use crate::warden::{AUXILIARY, BELL, LEASES, LeaseDesk, Ticket};
 use crate::{alloc, exec, own_stack};
 
 const SYS_PIDFD_OPEN: usize = 434;
@@ -29,9 +29,13 @@ const DESCRIPTORS_NEEDED: u64 = 20;
 /// Likewise the bytes of address space that a child's store and tables take at least.
 const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
 
+/// How long a fork waits for the warden, which on a busy machine may get no processor for seconds.
+const LEASE_PATIENCE_NS: u64 = 20_000_000_000;
+
 /// Held from just before the system call until just after, in parent and child.
 struct Held {
     handed_over: Box<Inheritance>,
+    ticket: Ticket,
     freeze: Freeze,
     _heap: LockGuard<'static>,
     _auxiliary: LockGuard<'static>,
@@ -102,31 +106,37 @@ fn borrow_from_agent(fd: RawFd) -> Result<OwnedFd, Errno> {
 
 /// Asks the warden for a lease: a pipe whose write end the child holds until it exits or execs. Returns that end's number in the
 /// agent's descriptor table.
-fn lease(agent: &Agent) -> Result<RawFd, Errno> {
-    let desk = || {
-        LEASES
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    };
-    desk().wanted = true;
-    for _ in 0..1000 {
+fn lease(agent: &Agent) -> Result<(Ticket, RawFd), Errno> {
+    let ticket = desk().ask();
+    let until_ns = now_ns() + LEASE_PATIENCE_NS;
+    loop {
         let seen = agent.pager.progress.look();
         BELL.ring();
-        if let Some(granted) = desk().granted.take() {
-            return granted;
+        let mut desk = desk();
+        if let Some(granted) = desk.take(ticket) {
+            return granted.map(|fd| (ticket, fd));
         }
+        if now_ns() > until_ns {
+            desk.give_up(ticket);
+            return Err(Errno::AGAIN);
+        }
+        drop(desk);
         agent
             .pager
             .progress
             .wait(seen, Some(std::time::Duration::from_millis(2)));
     }
-    Err(Errno::AGAIN)
+}
+
+fn desk() -> MutexGuard<'static, LeaseDesk> {
+    LEASES
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 impl Caught {
-    /// Copies of everything the child needs, and what to do once the fork is over.
-    fn hand_over(&self) -> Result<Box<Inheritance>, Errno> {
-        use std::os::fd::IntoRawFd;
+    /// Copies of everything the child needs, and the lease that is to be ended once the fork is over.
+    fn hand_over(&self) -> Result<(Box<Inheritance>, Ticket), Errno> {
         let pager = &self.agent.pager;
         let limit = |resource| rustix::process::getrlimit(resource).current;
         let address_space = crate::warden::address_space_bytes() + ADDRESS_SPACE_NEEDED;
@@ -136,7 +146,15 @@ impl Caught {
         {
             return Err(Errno::AGAIN);
         }
-        let lease_fd = lease(self.agent)?;
+        let (ticket, lease_fd) = lease(self.agent)?;
+        let handed_over = self
+            .copy_all(lease_fd)
+            .inspect_err(|_| end_lease(ticket, None))?;
+        Ok((handed_over, ticket))
+    }
+
+    fn copy_all(&self, lease_fd: RawFd) -> Result<Box<Inheritance>, Errno> {
+        use std::os::fd::IntoRawFd;
         let kept = self
             .agent
             .kept
@@ -198,7 +216,7 @@ fn close_all(kept: &Kept) {
 
 impl AroundFork for Caught {
     fn before(&self) -> Result<(), Errno> {
-        let handed_over = self.hand_over().inspect_err(|_| end_lease(None))?;
+        let (handed_over, ticket) = self.hand_over()?;
         // The warden, while it works, waits for the fault thread: it must be done before that one holds still.
         let auxiliary = AUXILIARY.lock();
         self.agent.pager.hold_still();
@@ -211,6 +229,7 @@ impl AroundFork for Caught {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Held {
             handed_over,
+            ticket,
             freeze,
             _heap: heap,
             _auxiliary: auxiliary,
@@ -227,6 +246,7 @@ impl AroundFork for Caught {
             .expect("set before");
         let Held {
             handed_over,
+            ticket,
             freeze,
             _heap,
             _auxiliary,
@@ -243,7 +263,7 @@ impl AroundFork for Caught {
         if !self.shares_files || forked.is_err() {
             close_all(&handed_over.kept);
         }
-        end_lease(Some(freeze));
+        end_lease(ticket, Some(freeze));
     }
 
     fn child(&self) {
@@ -273,11 +293,8 @@ impl AroundFork for Caught {
     }
 }
 
-fn end_lease(freeze: Option<Freeze>) {
-    LEASES
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
-        .ended = Some(freeze);
+fn end_lease(ticket: Ticket, freeze: Option<Freeze>) {
+    desk().end(ticket, freeze);
     BELL.ring();
 }
 

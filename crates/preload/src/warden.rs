@@ -36,9 +36,10 @@ pub static AUXILIARY: Lock = Lock::new();
 pub static BELL: Doorbell = Doorbell::new();
 /// A forking thread wants a lease for its child.
 pub static LEASES: Mutex<LeaseDesk> = Mutex::new(LeaseDesk {
-    wanted: false,
+    last: Ticket(0),
+    wanted: None,
     granted: None,
-    ended: None,
+    ended: Vec::new(),
 });
 
 /// Rung after every look at the mappings.
@@ -78,17 +79,47 @@ pub fn address_space_bytes() -> u64 {
     ADDRESS_SPACE_PAGES.load(Relaxed) * pagetide_kernel::PAGE_SIZE as u64
 }
 
-/// Where a forking thread and the warden meet.
+/// Names one fork's lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ticket(u64);
+
+/// Where a forking thread and the warden meet. Forks come one at a time.
 pub struct LeaseDesk {
-    /// A lease is asked for.
-    pub wanted: bool,
-    /// It is made: the write end's number in the agent's descriptor table.
-    pub granted: Option<Result<RawFd, rustix::io::Errno>>,
+    last: Ticket,
+    wanted: Option<Ticket>,
+    /// The write end's number in the agent's descriptor table.
+    granted: Option<(Ticket, Result<RawFd, Errno>)>,
+    ended: Vec<(Ticket, Option<Freeze>)>,
+}
+
+impl LeaseDesk {
+    /// Asks for a lease.
+    pub fn ask(&mut self) -> Ticket {
+        self.last.0 += 1;
+        self.wanted = Some(self.last);
+        self.last
+    }
+
+    /// The write end's number in the agent's descriptor table, once the lease is made.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Result<RawFd, Errno>> {
+        self.granted
+            .take_if(|(granted, _)| *granted == ticket)
+            .map(|(_, made)| made)
+    }
+
+    /// Not waited for any more: it will not be made.
+    pub fn give_up(&mut self, ticket: Ticket) {
+        self.wanted.take_if(|wanted| *wanted == ticket);
+    }
+
     /// The fork is over: the agent's copy of the write end can go. With the freeze made for the child, if it came to that.
-    pub ended: Option<Option<Freeze>>,
+    pub fn end(&mut self, ticket: Ticket, freeze: Option<Freeze>) {
+        self.ended.push((ticket, freeze));
+    }
 }
 
 struct Lease {
+    ticket: Ticket,
     freeze: Option<Freeze>,
     read_end: OwnedFd,
     write_end: Option<RawFd>,
@@ -257,29 +288,30 @@ impl Warden {
         let mut desk = LEASES
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        // The fork before, first: its lease is the one whose write end is still open here.
-        if let Some(freeze) = desk.ended.take() {
-            for lease in &mut self.leases {
-                if let Some(fd) = lease.write_end.take() {
-                    lease.freeze = freeze;
-                    // SAFETY: our own number in our own table, used by nobody else; without a child its end is then closed everywhere.
-                    drop(unsafe { OwnedFd::from_raw_fd(fd) });
-                }
+        for (ticket, freeze) in std::mem::take(&mut desk.ended) {
+            let mut leases = self.leases.iter_mut();
+            if let Some(lease) = leases.find(|lease| lease.ticket == ticket)
+                && let Some(fd) = lease.write_end.take()
+            {
+                lease.freeze = freeze;
+                // SAFETY: our own number in our own table, used by nobody else; without a child its end is then closed everywhere.
+                drop(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
-        if std::mem::take(&mut desk.wanted) {
+        if let Some(ticket) = desk.wanted.take() {
             use rustix::pipe::{PipeFlags, pipe_with};
-            desk.granted = Some(pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).map(
-                |(read_end, write_end)| {
-                    let write_end = write_end.into_raw_fd();
-                    self.leases.push(Lease {
-                        freeze: None,
-                        read_end,
-                        write_end: Some(write_end),
-                    });
-                    write_end
-                },
-            ));
+            let made = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK);
+            let made = made.map(|(read_end, write_end)| {
+                let write_end = write_end.into_raw_fd();
+                self.leases.push(Lease {
+                    ticket,
+                    freeze: None,
+                    read_end,
+                    write_end: Some(write_end),
+                });
+                write_end
+            });
+            desk.granted = Some((ticket, made));
             self.agent.pager.progress.ring();
         }
         let pager = &self.agent.pager;
@@ -318,5 +350,33 @@ fn subtract(range: PageRange, taken: &mut [PageRange], mut left: impl FnMut(Page
             start,
             end: range.end,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_given_up_is_nobody_elses() {
+        let mut desk = LeaseDesk {
+            last: Ticket(0),
+            wanted: None,
+            granted: None,
+            ended: Vec::new(),
+        };
+        let first = desk.ask();
+        desk.give_up(first);
+        assert_eq!(desk.wanted, None, "it would be made for nobody");
+        let second = desk.ask();
+        assert_eq!(desk.wanted.take(), Some(second));
+        desk.granted = Some((first, Ok(7)));
+        assert_eq!(desk.take(second), None, "another fork's");
+        desk.granted = Some((second, Ok(8)));
+        assert_eq!(desk.take(second), Some(Ok(8)));
+        assert_eq!(desk.take(second), None, "once");
+        desk.end(first, None);
+        desk.end(second, Some(Freeze(3)));
+        assert_eq!(desk.ended, [(first, None), (second, Some(Freeze(3)))]);
     }
 }

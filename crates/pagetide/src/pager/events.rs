@@ -66,9 +66,14 @@ impl FaultThread<'_> {
         }
     }
 
-    /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before.
+    /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before; not if it
+    /// begins within that memory: what is known to have been there was waited for, with all that was unmapped with it, and what is not known is the
+    /// grown end of something that was not.
     fn hear_of_unmapping(&mut self, range: PageRange) {
-        if self.arrived.is_empty() {
+        let may_be_older = |arrived: &PageRange| {
+            !arrived.intersection(range).is_empty() && range.start <= arrived.start
+        };
+        if !self.arrived.iter().any(may_be_older) {
             return self.unmap(range);
         }
         let mut rest = vec![range];
@@ -133,7 +138,7 @@ impl FaultThread<'_> {
             let known = |range: &PageRange| !range.intersection(old).is_empty();
             if let Some(at) = self.doubtful.iter().position(known) {
                 let range = self.doubtful.swap_remove(at);
-                let gone = range.intersection(old);
+                let gone = range.intersection(target);
                 each_gap(range, std::iter::once(gone), |piece| {
                     self.doubtful.push(piece)
                 });
@@ -147,7 +152,7 @@ impl FaultThread<'_> {
                 _ => false,
             };
             if let Some(at) = self.events.iter().position(is_of_old) {
-                gate = self.act_on_part(at, old, gate);
+                gate = self.act_on_part(at, target, gate);
                 continue;
             }
             pager.renaming.store(true, Relaxed);
