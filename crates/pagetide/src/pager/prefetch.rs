@@ -20,7 +20,7 @@ const AT_ONCE: u32 = 16;
 
 impl Pager {
     /// Most pages fetched at once, and by whoever has served the fault; of a stream the rest is the fault thread's, when no fault waits. A
-    /// store that is waited for is asked once for as many as possible: 64 pages take it little longer than one.
+    /// store that is waited for is asked once for as many as possible: 64 pages come from a server in the time of eight that are asked for singly.
     fn at_once(&self) -> u32 {
         match self.active_store().capabilities().get_sleeps {
             true => WINDOW_MAX,
