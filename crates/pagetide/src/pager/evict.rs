@@ -73,7 +73,7 @@ pub struct Evictor<'p> {
     workplace: Workplace,
     /// Where threads serve their own faults: keeps the one that faults from being moved away while this one has its processor.
     beside: Beside,
-    /// Until when, and up to how many fetches, faults were seen to come: a thread that has some is held between rounds too.
+    /// When faults were last seen to have come, and how many there were: a thread that has some is held between rounds too.
     faulting: (u64, u64),
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
@@ -154,9 +154,9 @@ impl<'p> Evictor<'p> {
     }
 
     fn note_faulting(&mut self) {
-        let fetches = self.pager.ledger.fetches.load(Relaxed);
-        if self.faulting.1 != fetches {
-            self.faulting = (now_ns(), fetches);
+        let faults = self.pager.ledger.faults.load(Relaxed);
+        if self.faulting.1 != faults {
+            self.faulting = (now_ns(), faults);
         }
     }
 

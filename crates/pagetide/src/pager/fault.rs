@@ -129,7 +129,7 @@ impl<'p> FaultThread<'p> {
     /// Goes where that makes faults cheap; see [`super::together`]. With signal delivery nobody waits for this thread.
     fn stay_beside_program(&mut self, now_ns: u64) {
         let pager = self.pager;
-        if pager.ownership != Ownership::SignalRegion {
+        if pager.ownership != Ownership::SignalRegion && self.beside.is_due(now_ns) {
             let server_cpu = pager.server_cpu();
             self.beside
                 .consider(&pager.together, &pager.fault_processors, server_cpu, now_ns);

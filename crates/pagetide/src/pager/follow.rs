@@ -4,9 +4,9 @@
 //! more where a hypervisor carries each interrupt; the program loses as much. On the processor of the thread that faults there is nobody to
 //! interrupt, and whoever is woken there is woken without an interrupt. So where moving is found to be dear, and faults come from one thread alone, the
 //! evictor works on that thread's processor, and so does the thread that serves its faults.
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use pagetide_kernel::thread::{control_block, shares_processor};
+use pagetide_kernel::thread::shares_processor;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 /// A move that takes so long has waited for another processor's answer, and the evictor would be better off beside the program.
@@ -15,8 +15,6 @@ const DEAR_NS: u64 = 6_000;
 const PROBE: u32 = 1024;
 /// Such a round is kept short.
 pub const PROBE_PAGES: u64 = 16;
-/// So many faults in a row may come from a thread that is known by its control block alone.
-const TAKEN_MAX: u32 = 63;
 /// What [`FaultProcessors::evictor`] holds while the evictor works anywhere, and the lower half of `last` while the processor is not known.
 const ANYWHERE: u32 = u32::MAX;
 
@@ -25,9 +23,6 @@ const ANYWHERE: u32 = u32::MAX;
 pub struct FaultProcessors {
     /// The thread that faulted last (upper half), and its processor.
     last: AtomicU64,
-    /// The control block of that thread, if it serves its own faults, and how often that was taken for its ID.
-    block: AtomicUsize,
-    taken: AtomicU32,
     /// How often another thread than the last one has faulted.
     changes: AtomicU32,
     /// The processor the evictor keeps to.
@@ -42,8 +37,6 @@ impl Default for FaultProcessors {
     fn default() -> FaultProcessors {
         FaultProcessors {
             last: AtomicU64::new(ANYWHERE as u64),
-            block: AtomicUsize::new(0),
-            taken: AtomicU32::new(0),
             changes: AtomicU32::new(0),
             evictor: AtomicU32::new(ANYWHERE),
             evictor_thread: AtomicU32::new(0),
@@ -53,18 +46,10 @@ impl Default for FaultProcessors {
 }
 
 impl FaultProcessors {
-    /// The calling thread serves a fault of its own. The kernel is asked for its ID when it is not known by its control block, and now and then
-    /// all the same: another thread may have got that block, and two threads may have come between each other here.
+    /// The calling thread serves a fault of its own.
     pub fn note(&self) {
-        let (block, cpu) = (control_block(), sched_getcpu() as u32);
-        let taken = self.taken.load(Relaxed);
-        if self.block.load(Relaxed) == block && taken < TAKEN_MAX {
-            self.taken.store(taken + 1, Relaxed);
-            return self.note_of((self.last.load(Relaxed) >> 32) as u32, cpu);
-        }
-        self.note_of(gettid().as_raw_nonzero().get() as u32, cpu);
-        self.block.store(block, Relaxed);
-        self.taken.store(0, Relaxed);
+        let thread = gettid().as_raw_nonzero().get() as u32;
+        self.note_of(thread, sched_getcpu() as u32);
     }
 
     /// `thread` has faulted; where it runs is not known.
@@ -269,34 +254,6 @@ mod tests {
             place.choose_for_evictor(&faults, None);
             assert_eq!(sched_getaffinity(None).unwrap(), before);
             assert!(!faults.evictor_is_here());
-        });
-    }
-
-    #[test]
-    fn threads_that_serve_their_own_faults_are_told_apart() {
-        apart(|| {
-            let faults = &FaultProcessors::default();
-            let here = gettid().as_raw_nonzero().get() as u32;
-            let single = |changes: &mut u32| faults.single(changes).map(|(thread, _)| thread);
-            let mut changes = 0;
-            for _ in 0..3 * TAKEN_MAX {
-                faults.note();
-                assert_eq!(single(&mut changes), Some(here));
-            }
-            std::thread::scope(|scope| {
-                scope.spawn(|| faults.note());
-            });
-            assert_eq!(single(&mut changes), None, "another thread has had a fault");
-            assert_ne!(single(&mut changes), Some(here));
-            // The block of one that has ended may be another's.
-            faults.note_of(here, 0);
-            faults.block.store(control_block(), Relaxed);
-            faults.note_of(1, 0);
-            for _ in 0..=TAKEN_MAX {
-                faults.note();
-            }
-            single(&mut changes);
-            assert_eq!(single(&mut changes), Some(here));
         });
     }
 
