@@ -358,9 +358,8 @@ pub fn set_urgency(urgency: Urgency) {
     const SYS_SCHED_SETATTR: usize = 314;
     const SCHED_NORMAL: u32 = 0;
     const SCHED_BATCH: u32 = 3;
-    /// The bounds the kernel keeps a slice in.
+    /// The shortest there is.
     const SLICE_MIN_NS: u64 = 100_000;
-    const SLICE_MAX_NS: u64 = 100_000_000;
     // SAFETY: sched_getscheduler(2) of the calling thread has no effects.
     if unsafe { syscall6(SYS_SCHED_GETSCHEDULER, [0; 6]) } != SCHED_NORMAL as isize {
         return;
@@ -378,7 +377,9 @@ pub fn set_urgency(urgency: Urgency) {
         priority: 0,
         runtime_ns: match urgency {
             Urgency::Prompt => SLICE_MIN_NS,
-            Urgency::Yielding => SLICE_MAX_NS,
+            // The usual one. A long one lets a thread fall behind by as much, and that counts many times over where it is moved to another group
+            // of the scheduler, as it is when it ends: it then does not get to the end for minutes (decision 0007).
+            Urgency::Yielding => 0,
         },
         deadline_ns: 0,
         period_ns: 0,

@@ -83,6 +83,15 @@ fn is_governed(address: *mut libc::c_void, len: usize) -> bool {
     agent().is_some_and(|agent| own_stack::with(|| agent.pager.first_span_in(range) == Some(range)))
 }
 
+/// Whether the kernel tells the pager of memory so advised on.
+fn gives_up(advice: i32) -> bool {
+    const MADV_DONTNEED_LOCKED: i32 = 24;
+    matches!(
+        advice,
+        libc::MADV_DONTNEED | libc::MADV_FREE | libc::MADV_REMOVE | MADV_DONTNEED_LOCKED
+    )
+}
+
 /// Stands before `madvise`.
 ///
 /// # Safety
@@ -93,6 +102,11 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
         libc::MADV_FREE if is_governed(address, len) => libc::MADV_DONTNEED,
         _ => advice,
     };
+    if gives_up(advice)
+        && let Some(agent) = agent()
+    {
+        agent.pager.turnstile.pass();
+    }
     // SAFETY: the program answers for its advice.
     let result = unsafe {
         syscall6(

@@ -1,5 +1,7 @@
 //! Large mappings are told to the warden at once instead of being found a tick later: a program can fill a lot of memory in a tick.
 //!
+//! What takes mappings away waits where the pager has no moment to work otherwise.
+//!
 //! Only a hint: what is mapped otherwise (by the C library inside `malloc`, by bare system calls) is found by looking.
 use pagetide_kernel::fork::syscall6;
 
@@ -39,6 +41,11 @@ unsafe fn map(
         fd as usize,
         offset as usize,
     ];
+    if flags & libc::MAP_FIXED != 0
+        && let Some(agent) = agent()
+    {
+        agent.pager.turnstile.pass();
+    }
     // SAFETY: by the caller's word.
     let result = unsafe { syscall6(libc::SYS_mmap as usize, args) };
     if (-4095..0).contains(&result) {
@@ -83,4 +90,23 @@ pub unsafe extern "C" fn mmap64(
 ) -> *mut libc::c_void {
     // SAFETY: by the caller's word.
     unsafe { map(address, len, protection, flags, fd, offset) }
+}
+
+/// Stands before `munmap`.
+///
+/// # Safety
+/// As `munmap`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(address: usize, len: usize) -> i32 {
+    if let Some(agent) = agent() {
+        agent.pager.turnstile.pass();
+    }
+    // SAFETY: by the caller's word.
+    match unsafe { syscall6(libc::SYS_munmap as usize, [address, len, 0, 0, 0, 0]) } {
+        0 => 0,
+        errno => {
+            set_errno(-errno as i32);
+            -1
+        }
+    }
 }

@@ -64,6 +64,12 @@ impl FaultThread<'_> {
             // Became excluded since the warden looked.
             return Err(Errno::AGAIN);
         }
+        // New memory must not be taken for what was there before: that is decided by what is registered.
+        while (self.doubtful.iter()).any(|old| !old.intersection(range).is_empty()) {
+            if !self.read_messages() {
+                std::thread::yield_now();
+            }
+        }
         pager.table.ensure(range)?;
         // SAFETY: this thread serves the faults from now on, and the range is the program's (its maker says so), not the pager's.
         unsafe { pager.handles().uffd.register(range) }?;
@@ -109,8 +115,12 @@ impl FaultThread<'_> {
         loop {
             let unreadable = pager.unreadable.range();
             match pager.handles().uffd.is_registered(range, unreadable) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.kept_since = None;
+                    return Ok(());
+                }
                 Err(Stop::EventPending) => {
+                    pager.turnstile.kept(&mut self.kept_since);
                     if !self.read_messages() {
                         std::thread::yield_now();
                     }

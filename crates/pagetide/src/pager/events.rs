@@ -12,6 +12,17 @@ use super::Pager;
 use super::fault::FaultThread;
 use super::word::{Place, REMOVED, State};
 
+/// Memory that was moved.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Arrival {
+    /// How far it was moved, in pages.
+    by: u64,
+    /// Where it began when it arrived, with what was moved as far and is before it.
+    began: PageNumber,
+    /// Where there still is something of it, as far as is known.
+    place: PageRange,
+}
+
 /// How long moved memory waits for the tables of its new place. The program waits with it.
 const TABLES_WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -33,7 +44,7 @@ impl FaultThread<'_> {
     /// there, what was unmapped is what was there before. Until then no eviction begins, and the kernel brings no page in.
     pub(super) fn settle(&mut self) {
         let pager = self.pager;
-        if self.arrived.is_empty() {
+        if self.is_settled() {
             return;
         }
         let _gate = pager.gate.lock();
@@ -41,7 +52,7 @@ impl FaultThread<'_> {
         while let Some(range) = self.doubtful.last().copied() {
             match uffd.is_registered(range, unreadable) {
                 Ok(()) => {}
-                Err(Stop::EventPending) => return,
+                Err(Stop::EventPending) => return pager.turnstile.kept(&mut self.kept_since),
                 // The mappings in it are decided about one by one.
                 Err(_) => {
                     let mapped = mapped_in(range).unwrap_or_else(|_| halves(range));
@@ -62,24 +73,42 @@ impl FaultThread<'_> {
         }
         if !pager.has_event_pending() {
             self.arrived.clear();
+            self.kept_since = None;
             pager.renaming.store(false, Relaxed);
         }
     }
 
-    /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before; not if it
-    /// begins within that memory: what is known to have been there was waited for, with all that was unmapped with it, and what is not known is the
-    /// grown end of something that was not.
+    /// Whether nothing has been moved since no event was under way, and nothing is doubtful.
+    pub(super) fn is_settled(&self) -> bool {
+        self.arrived.is_empty() && self.doubtful.is_empty()
+    }
+
+    /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before. Of that,
+    /// what is known was waited for, with all that was unmapped with it; what is not known is the grown end of something.
     fn hear_of_unmapping(&mut self, range: PageRange) {
-        let may_be_older = |arrived: &PageRange| {
-            !arrived.intersection(range).is_empty() && range.start <= arrived.start
+        let is_older = match self.older.iter().position(|part| *part == range) {
+            Some(at) => {
+                self.older.swap_remove(at);
+                true
+            }
+            None => false,
         };
-        if !self.arrived.iter().any(may_be_older) {
-            return self.unmap(range);
-        }
+        let in_doubt: Vec<PageRange> = (self.arrived.iter())
+            .filter(|arrival| {
+                let common = arrival.place.intersection(range);
+                !common.is_empty()
+                    && match self.is_in_place(common) {
+                        Some(in_place) => in_place,
+                        // Unmapped from its own beginning.
+                        None => is_older || range.start < arrival.began,
+                    }
+            })
+            .map(|arrival| arrival.place)
+            .collect();
         let mut rest = vec![range];
-        for arrived in &self.arrived {
+        for place in in_doubt {
             for part in std::mem::take(&mut rest) {
-                let common = part.intersection(*arrived);
+                let common = part.intersection(place);
                 if common.is_empty() {
                     rest.push(part);
                     continue;
@@ -89,6 +118,34 @@ impl FaultThread<'_> {
             }
         }
         rest.into_iter().for_each(|part| self.unmap(part));
+    }
+
+    /// Whether the pages of `range` that should be in memory are; `None` if none should. An unmapping takes them all. Some may be there again: the
+    /// program may be further than what is heard here, and have put something else in the place.
+    fn is_in_place(&self, range: PageRange) -> Option<bool> {
+        let pager = self.pager;
+        let leaving: Vec<PageRange> = (self.events.iter())
+            .filter_map(|event| match event {
+                Event::Remove(part) | Event::Unmap(part) | Event::Remap { from: part, .. } => {
+                    Some(part.intersection(range)).filter(|part| !part.is_empty())
+                }
+                _ => None,
+            })
+            .collect();
+        let is_expected = |page| {
+            let state = pager.table.load(page).state();
+            matches!(state, State::Resident | State::Clean)
+                && !leaving.iter().any(|part| part.contains(page))
+        };
+        let mut expected = 0;
+        (pager.table).for_each_used(range, |page, _| expected += u64::from(is_expected(page)));
+        if expected == 0 {
+            return None;
+        }
+        let scanned = pager.handles().pagemap.populated(range, |run, _| {
+            expected -= run.iter().filter(|page| is_expected(*page)).count() as u64;
+        });
+        scanned.is_ok().then_some(expected == 0)
     }
 
     /// Acts on one event, with the gate held.
@@ -107,7 +164,8 @@ impl FaultThread<'_> {
                 gate = self.wait_until_vacated(moved_to(from, to), gate);
                 gate = self.wait_for_in_place(from, gate);
                 self.remap(from, to);
-                self.arrived.push(moved_to(from, to));
+                self.left(from);
+                self.note_arrival(from, to);
             }
             Event::Fork(_) | Event::Unknown(_) | Event::Fault { .. } => {}
         }
@@ -119,6 +177,26 @@ impl FaultThread<'_> {
         self.pager.remove_span(range);
         self.pager.empty(range);
         self.pager.mappings_changed.fetch_add(1, Relaxed);
+        self.left(range);
+    }
+
+    /// Memory arrived. What is several mappings to the kernel is moved piece by piece, and of some pieces nothing is heard.
+    fn note_arrival(&mut self, from: PageRange, to: PageNumber) {
+        let by = to.0.wrapping_sub(from.start.0);
+        let before = |first: &&Arrival| first.by == by && first.began < to;
+        let began = self.arrived.iter().find(before).map_or(to, |a| a.began);
+        let place = moved_to(from, to);
+        self.arrived.push(Arrival { by, began, place });
+    }
+
+    /// What arrived in `range` is no longer there.
+    fn left(&mut self, range: PageRange) {
+        for arrival in std::mem::take(&mut self.arrived) {
+            let gone = arrival.place.intersection(range);
+            each_gap(arrival.place, std::iter::once(gone), |place| {
+                self.arrived.push(Arrival { place, ..arrival })
+            });
+        }
     }
 
     /// Waits until what was at `target` before memory was moved there has left it, as far as is known here. It has left in the kernel, but the
@@ -187,8 +265,10 @@ impl FaultThread<'_> {
         match self.events.remove(at) {
             Some(Event::Unmap(range)) => {
                 let part = range.intersection(part);
+                self.older.retain(|older| *older != range);
                 each_gap(range, std::iter::once(part), |rest| {
-                    self.events.insert(at, Event::Unmap(rest))
+                    self.events.insert(at, Event::Unmap(rest));
+                    self.older.push(rest);
                 });
                 self.unmap(part);
                 gate

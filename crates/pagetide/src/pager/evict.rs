@@ -26,6 +26,7 @@ use super::follow::Workplace;
 use super::outgoing::Outgoing;
 use super::request::Completion;
 use super::together::{Beside, QUIET_NS};
+use super::turnstile::KeptSince;
 use super::word::State;
 use super::{BATCH_PAGES, Ownership, Pager};
 
@@ -78,6 +79,7 @@ pub struct Evictor<'p> {
     failing_since_ns: Option<u64>,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
+    kept_since: KeptSince,
     backoff: Duration,
 }
 
@@ -95,6 +97,7 @@ impl<'p> Evictor<'p> {
             faulting: (0, 0),
             failing_since_ns: None,
             stuck_since: None,
+            kept_since: None,
             backoff: BACKOFF.0,
         }
     }
@@ -125,6 +128,11 @@ impl<'p> Evictor<'p> {
                 pager.ring_fault_thread();
             }
             self.note_standstill(round);
+            let kept = std::mem::take(&mut self.outgoing.kept_by_events);
+            match kept && round == Round::Nothing && pager.wanted() > 0 {
+                true => pager.turnstile.kept(&mut self.kept_since),
+                false => self.kept_since = None,
+            }
             match round {
                 Round::Evicted => pager.progress.ring(),
                 Round::Idle => self.rest(seen),

@@ -12,9 +12,11 @@ use pagetide_kernel::uffd::{Event, Message};
 use pagetide_kernel::wait::wait_for;
 use rustix::event::{PollFd, PollFlags};
 
+use super::events::Arrival;
 use super::loads::Load;
 use super::serve::{Fault, Outcome, Server};
 use super::together::{Beside, QUIET_NS};
+use super::turnstile::KeptSince;
 use super::{Ownership, Pager, StartError};
 
 /// How long the thread looks for the next fault before it sleeps.
@@ -28,8 +30,10 @@ pub struct FaultThread<'p> {
     pub(super) pager: &'p Pager,
     messages: [Message; 32],
     pub(super) events: VecDeque<Event>,
-    /// Where memory has been moved to since no event was under way.
-    pub(super) arrived: Vec<PageRange>,
+    /// Memory that has been moved since no event was under way, where it is.
+    pub(super) arrived: Vec<Arrival>,
+    /// Parts of unmappings that came before something moved to another part of the same place, among the events.
+    pub(super) older: Vec<PageRange>,
     /// Of that, what has been heard to be unmapped: it, or what was there before.
     pub(super) doubtful: Vec<PageRange>,
     /// Read and not yet tried.
@@ -42,6 +46,7 @@ pub struct FaultThread<'p> {
     pub(super) load_waits: bool,
     pub(super) server: Server<'p>,
     last_note_ns: u64,
+    pub(super) kept_since: KeptSince,
     beside: Beside,
     spins: bool,
 }
@@ -54,6 +59,7 @@ impl<'p> FaultThread<'p> {
             messages: [Message::default(); 32],
             events: VecDeque::with_capacity(64),
             arrived: Vec::new(),
+            older: Vec::new(),
             doubtful: Vec::new(),
             fresh: Vec::with_capacity(256),
             deferred: Vec::with_capacity(1024),
@@ -62,6 +68,7 @@ impl<'p> FaultThread<'p> {
             load_waits: false,
             server: Server::new(pager)?,
             last_note_ns: 0,
+            kept_since: None,
             beside: Beside::default(),
             spins: std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1),
         })
@@ -145,10 +152,7 @@ impl<'p> FaultThread<'p> {
     fn sleep(&mut self) {
         let handles = self.pager.handles();
         let timeout = match () {
-            _ if !(self.deferred.is_empty()
-                && self.loads.is_empty()
-                && self.arrived.is_empty()) =>
-            {
+            _ if !(self.deferred.is_empty() && self.loads.is_empty() && self.is_settled()) => {
                 Duration::from_micros(200)
             }
             _ if self.pager.has_loan() => Duration::from_millis(1),
@@ -251,6 +255,7 @@ impl<'p> FaultThread<'p> {
     fn serve(&mut self, fault: Fault) {
         match self.server.resolve(fault) {
             Outcome::Installed | Outcome::Woken => {
+                self.kept_since = None;
                 self.pager.ledger.faults.fetch_add(1, Relaxed);
                 self.pager
                     .ledger
@@ -267,6 +272,7 @@ impl<'p> FaultThread<'p> {
             }
             Outcome::EventPending => {
                 self.deferred.push(fault);
+                self.pager.turnstile.kept(&mut self.kept_since);
                 // The event's thread must run before the kernel lets us go on.
                 std::thread::yield_now();
             }

@@ -42,6 +42,7 @@ mod stores;
 pub mod streams;
 pub mod table;
 mod together;
+pub mod turnstile;
 pub mod watch;
 pub mod word;
 mod zero_fill;
@@ -119,6 +120,8 @@ pub struct Pager {
     errand: errand::Errand,
     /// Rung when resident pages went down, or a request was served.
     pub progress: Doorbell,
+    /// In the way of the program's calls when they leave the pager no moment to work.
+    pub turnstile: turnstile::Turnstile,
     /// Pages the fault thread waits for.
     pub wanted: AtomicU64,
     /// Threads that serve their faults themselves and wait for room.
@@ -195,6 +198,7 @@ impl Pager {
             work: Doorbell::new(),
             errand: errand::Errand::default(),
             progress: Doorbell::new(),
+            turnstile: turnstile::Turnstile::default(),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             fault_processors: follow::FaultProcessors::default(),

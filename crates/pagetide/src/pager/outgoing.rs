@@ -34,6 +34,8 @@ pub struct Outgoing<'p> {
     pub(super) shared: Vec<PageNumber>,
     /// Pages that still do not move are pinned, not shared.
     pub(super) sharing_broken: bool,
+    /// Pages did not move because an event was under way or not acted on yet.
+    pub(super) kept_by_events: bool,
 }
 
 impl<'p> Outgoing<'p> {
@@ -47,6 +49,7 @@ impl<'p> Outgoing<'p> {
             refused: Vec::with_capacity(BATCH_PAGES),
             shared: Vec::with_capacity(BATCH_PAGES),
             sharing_broken: false,
+            kept_by_events: false,
         }
     }
 
@@ -70,6 +73,7 @@ impl<'p> Outgoing<'p> {
         let pager = self.pager;
         let gate = pager.gate.lock();
         if pager.renaming.load(Relaxed) {
+            self.kept_by_events = true;
             run.iter().for_each(|page| pager.enqueue(*page));
             return run.len();
         }
@@ -133,6 +137,7 @@ impl<'p> Outgoing<'p> {
     /// A page did not move: what to do with it by the reason. Its word is as it was before the claim.
     fn leave(&mut self, page: PageNumber, word: Word, stop: Option<Stop>) {
         let pager = self.pager;
+        self.kept_by_events |= stop == Some(Stop::EventPending);
         match stop {
             // It vanished: the program emptied it without our hearing (MADV_FREE), so nothing is lost.
             Some(Stop::Absent) => {
