@@ -93,14 +93,17 @@ impl FaultThread<'_> {
             }
             None => false,
         };
+        let begins_known = (self.pager)
+            .first_span_in(PageRange::one(range.start))
+            .is_some();
         let in_doubt: Vec<PageRange> = (self.arrived.iter())
             .filter(|arrival| {
                 let common = arrival.place.intersection(range);
                 !common.is_empty()
                     && match self.is_in_place(common) {
                         Some(in_place) => in_place,
-                        // Unmapped from its own beginning.
-                        None => is_older || range.start < arrival.began,
+                        // Not from its own beginning, but from that of something that was there when it came.
+                        None => is_older || range.start < arrival.began && begins_known,
                     }
             })
             .map(|arrival| arrival.place)

@@ -18,7 +18,7 @@ impl Pager {
                 .unwrap_or_else(|poisoned| poisoned.into_inner())
                 .clone()
         };
-        self.leave_gaps(&spans())?;
+        self.leave_gaps()?;
         let spans = spans();
         for span in &spans {
             self.register_mapped(*span)?;
@@ -36,22 +36,18 @@ impl Pager {
     }
 
     /// What other threads were just unmapping when the fork came is not here, and of that nobody was told. New memory in its place must not be taken for the old.
-    fn leave_gaps(&self, spans: &[PageRange]) -> Result<(), Errno> {
+    fn leave_gaps(&self) -> Result<(), Errno> {
         let mut mapped = Vec::new();
         Maps::open()?.for_each(|mapping| {
             if mapping.backing == Backing::Anonymous {
                 mapped.push(mapping.range);
             }
         })?;
-        for span in spans {
-            let first = mapped.partition_point(|m| m.end <= span.start);
-            let last = mapped.partition_point(|m| m.start < span.end);
-            let parts = mapped[first..last.max(first)].iter().copied();
-            each_gap(*span, parts, |gap| {
-                self.remove_span(gap);
-                self.empty(gap);
-            });
-        }
+        // Everywhere: of memory that has just grown there may be words though it is not known to be attached.
+        each_gap(self.table.pages(), mapped.into_iter(), |gap| {
+            self.remove_span(gap);
+            self.empty(gap);
+        });
         Ok(())
     }
 

@@ -101,6 +101,14 @@ impl PageTable {
         self.leaf(page).map(|leaf| leaf.word(index))
     }
 
+    /// All pages there can be words of.
+    pub fn pages(&self) -> PageRange {
+        PageRange {
+            start: PageNumber(0),
+            end: PageNumber((ROOT_ENTRIES as u64) << LEAF_SHIFT),
+        }
+    }
+
     /// The value of `page`'s word; Untouched where there is none.
     pub fn load(&self, page: PageNumber) -> Word {
         Word(
