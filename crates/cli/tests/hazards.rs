@@ -112,7 +112,7 @@ hazards! {
     addresses_many bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self give_up_without_pause
     fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
     fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten
-    madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate mlock_part mprotect_none
+    madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate memory_calls_at_random mlock_part mprotect_none
     mprotect_readonly mprotect_rwx mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole
     odirect_read private_file_mapping privileges_follow process_vm processors_unseen proc_self_mem raw_fork raw_syscall_memory read_write_buffers remap_races reservation
     rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc sigalrm_storm sigkill_child sigprof_itimer
@@ -136,6 +136,20 @@ fn smallest_budget_through_fork() {
         Ok(_) => {
             let mut command = governed(&["--resident", "4096"], &program);
             came_out_well(name, &run(command.arg("8"), GOVERNED_LIMIT));
+        }
+    }
+}
+
+/// So little that every page of every thread is on its way in or out while its mapping changes.
+#[test]
+fn memory_calls_at_random_in_one_mib() {
+    let name = "memory_calls_at_random";
+    let program = compile_c("hazards", name, &[]).unwrap_or_else(|error| panic!("{error}"));
+    match able() {
+        Err(reason) => skipped("memory_calls_at_random_in_one_mib", &reason),
+        Ok(_) => {
+            let mut command = governed(&["--resident", "1M"], &program);
+            came_out_well(name, &run(command.args(["16", "3"]), GOVERNED_LIMIT));
         }
     }
 }
