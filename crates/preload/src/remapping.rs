@@ -361,8 +361,19 @@ unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
         return unsafe { asked.call() };
     };
     if is_governed && asked.has(libc::MREMAP_DONTUNMAP) {
-        // SAFETY: by the caller's word.
-        return unsafe { asked.keeping_the_old_place() };
+        let mut done = Err(Errno::FAULT);
+        // The pieces change while the warden attaches some; what was moved by a call that failed is back.
+        for tried in 0..TRIES {
+            if tried > 0 {
+                warden::look_now();
+            }
+            // SAFETY: by the caller's word.
+            done = unsafe { asked.keeping_the_old_place() };
+            if done != Err(Errno::FAULT) {
+                break;
+            }
+        }
+        return done;
     }
     // What was never mapped at its start is an error of the caller's.
     let may_have_pieces = is_governed && old_len > PAGE_SIZE && asked.old.is_multiple_of(PAGE_SIZE);

@@ -64,11 +64,10 @@ impl FaultThread<'_> {
             // Became excluded since the warden looked.
             return Err(Errno::AGAIN);
         }
-        // New memory must not be taken for what was there before: that is decided by what is registered.
-        while (self.doubtful.iter()).any(|old| !old.intersection(range).is_empty()) {
-            if !self.read_messages() {
-                std::thread::yield_now();
-            }
+        self.read_messages();
+        if (self.doubtful.iter()).any(|old| !old.intersection(range).is_empty()) {
+            // New memory must not be taken for what was there before: that is decided by what is registered.
+            return Err(Errno::AGAIN);
         }
         pager.table.ensure(range)?;
         // SAFETY: this thread serves the faults from now on, and the range is the program's (its maker says so), not the pager's.
