@@ -123,8 +123,8 @@ static void show_events(const struct worker *worker, int area, const char *addre
         const struct event *event = &worker->events[i % EVENTS];
         if (is_about(event, area, address))
             dprintf(2, "  %.6f s: thread %d step %lu depth %d: area %d at %p: %s pages %zu..%zu of %zu\n",
-                    event->seconds, worker->number, event->step, event->depth, event->area, (void *)event->start,
-                    event->what, event->first, event->end, event->pages);
+                    event->seconds, worker->number, event->step, event->depth, event->area,
+                    (void *)event->start, event->what, event->first, event->end, event->pages);
     }
 }
 
