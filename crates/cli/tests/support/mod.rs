@@ -6,3 +6,4 @@ pub mod pagetide;
 pub mod process;
 pub mod resident;
 pub mod skip;
+mod stuck;

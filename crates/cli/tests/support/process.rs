@@ -6,6 +6,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::stuck::describe_group;
+
 /// How a program ended and what it said.
 pub struct Outcome {
     pub what: String,
@@ -13,6 +15,8 @@ pub struct Outcome {
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
     pub elapsed: Duration,
+    /// If the time limit ended it: what its processes were doing.
+    stuck: String,
 }
 
 impl Outcome {
@@ -36,7 +40,7 @@ impl Outcome {
     /// Everything a reader of a failed test needs.
     pub fn describe(&self) -> String {
         let end = match (self.status, self.code()) {
-            (None, _) => "did not end in time and was killed".to_owned(),
+            (None, _) => format!("was killed, because {}", self.stuck),
             (Some(status), _) if status.signal().is_some() => {
                 format!("died of signal {}", status.signal().unwrap_or(0))
             }
@@ -175,8 +179,9 @@ impl Running {
                 thread::sleep(Duration::from_millis(5));
             }
         }
-        let in_time = status.is_some();
-        if !in_time {
+        let mut stuck = String::new();
+        if status.is_none() {
+            stuck = format!("it did not end in time\n{}", describe_group(self.pid()));
             self.signal_group("KILL");
             self.child.wait().ok();
         }
@@ -199,6 +204,10 @@ impl Running {
             bytes
         });
         if !complete {
+            if let Some(status) = status {
+                let group = describe_group(self.pid());
+                stuck = format!("it ended ({status}), but its output was kept open\n{group}");
+            }
             self.signal_group("KILL");
         }
         self.done = true;
@@ -209,6 +218,7 @@ impl Running {
             stdout,
             stderr,
             elapsed: self.started.elapsed(),
+            stuck,
         }
     }
 }

@@ -137,9 +137,12 @@ impl Followed {
                 stream.window = (stream.window * 2).min(WINDOW_MAX);
             }
         } else if let Some(used) = stream.used_before(page) {
-            // There was no room for it, the program was quicker, or it is gone again: the stream goes on.
+            // The stream goes on. If the page was read ahead, it is gone again. Else there was no room for it, or the program was quicker: that is
+            // caught up with by more pages in one request.
             advice.hits = stream.fetched_of(used);
-            if used * 2 < stream.ahead {
+            if !stream.has_fetched(used) {
+                stream.window = (stream.window * 2).min(WINDOW_MAX);
+            } else if used * 2 < stream.ahead {
                 stream.window = (stream.window / 2).max(1);
             }
         } else {
@@ -187,6 +190,11 @@ impl Stream {
     fn fetched_of(&self, count: u32) -> u32 {
         let all = u64::MAX.checked_shl(count).unwrap_or(0);
         (self.fetched & !all).count_ones()
+    }
+
+    /// Whether page `index` of its window was read ahead.
+    fn has_fetched(&self, index: u32) -> bool {
+        self.fetched.checked_shr(index).unwrap_or(0) & 1 == 1
     }
 
     /// If `page` is one that was to be read ahead: how many come before it, and were used.
@@ -340,6 +348,35 @@ mod tests {
         let (misses, vain) = program(&pages);
         assert!(misses < 4 * 50, "{misses} misses");
         assert!(vain <= 4 * 64, "{vain} in vain");
+    }
+
+    #[test]
+    fn a_program_that_is_always_quicker_is_read_ahead_of_by_more() {
+        let streams = Streams::default();
+        let asks = (1000..1020).filter_map(|page| {
+            let ask = streams.missed(PageNumber(page)).ask?;
+            streams.begin(ask, 1000)
+        });
+        assert_eq!(asks.last().map(|ask| ask.count), Some(WINDOW_MAX));
+    }
+
+    #[test]
+    fn pages_read_ahead_that_are_gone_when_they_are_wanted_are_read_ahead_less() {
+        let streams = Streams::default();
+        let mut page = 1000;
+        let mut count = 0;
+        for _ in 0..20 {
+            let ask = streams.missed(PageNumber(page)).ask;
+            let Some(ask) = ask.and_then(|ask| streams.begin(ask, 1000)) else {
+                page += 1;
+                continue;
+            };
+            streams.fetched(ask, u64::MAX >> (64 - ask.count));
+            count = ask.count;
+            // The window grows while it is used, and then its first page is missed.
+            page += if count < 16 { 1 + u64::from(count) } else { 1 };
+        }
+        assert!(count <= 16, "{count}");
     }
 
     #[test]
