@@ -140,6 +140,23 @@ fn smallest_budget_through_fork() {
     }
 }
 
+/// The agent's threads take none of the loader's locks, which the C library handles as in a process of a single thread.
+#[test]
+fn lookups_watched() {
+    let compiled = |name, extra: &[&str]| {
+        compile_c("hazards", name, extra).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let watch = compiled("lookups_watched", &["-shared", "-fPIC"]);
+    let (name, program) = ("fork_verify", compiled("fork_verify", &[]));
+    if let Err(reason) = able() {
+        return skipped("lookups_watched", &reason);
+    }
+    let script = r#"LD_PRELOAD="$LD_PRELOAD:$0" exec "$@""#;
+    let mut command = governed(&["--resident", "4M"], "sh");
+    command.args(["-c", script]).args([watch, program]);
+    came_out_well(name, &run(&mut command, GOVERNED_LIMIT));
+}
+
 /// So little that every page of every thread is on its way in or out while its mapping changes.
 #[test]
 fn memory_calls_at_random_in_one_mib() {

@@ -23,9 +23,7 @@ unsafe extern "C" {
 
 /// Looks up what will be needed after `vfork`, when looking up would not be safe.
 pub fn prepare() {
-    for next in [&EXECVE, &EXECVPE, &FEXECVE, &EXECVEAT, &SPAWN, &SPAWNP] {
-        next.address();
-    }
+    Next::prepare(&[&EXECVE, &EXECVPE, &FEXECVE, &EXECVEAT, &SPAWN, &SPAWNP]);
 }
 
 /// The environment to pass on: `given`, or a copy of it with the agent's variables where some are missing.

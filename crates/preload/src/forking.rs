@@ -61,9 +61,7 @@ impl Caught {
 
 /// Looks up what will be needed later, when looking up would not be safe.
 pub fn prepare() {
-    for next in [&FORK, &UNDERSCORE_FORK, &DAEMON, &FORKPTY] {
-        next.address();
-    }
+    Next::prepare(&[&FORK, &UNDERSCORE_FORK, &DAEMON, &FORKPTY]);
     exec::prepare();
     own_stack::prepare();
 }

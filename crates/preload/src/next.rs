@@ -2,7 +2,8 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The next definition of a symbol in the loader's search order, looked up once.
+/// The next definition of a symbol in the loader's search order, looked up once: at load, by [`Next::prepare`], because the agent's own threads come here as
+/// well and must not take the loader's lock.
 pub struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
@@ -14,6 +15,13 @@ impl Next {
         Next {
             name,
             address: AtomicPtr::new(std::ptr::null_mut()),
+        }
+    }
+
+    /// Looks up each of `all`.
+    pub fn prepare(all: &[&Next]) {
+        for next in all {
+            next.address();
         }
     }
 

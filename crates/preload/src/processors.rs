@@ -11,6 +11,18 @@ static PTHREAD_SETAFFINITY: Next = Next::new(c"pthread_setaffinity_np");
 static SYSTEM: Next = Next::new(c"system");
 static POPEN: Next = Next::new(c"popen");
 
+/// Looks up what the agent's own threads, too, will call.
+pub fn prepare() {
+    Next::prepare(&[
+        &SCHED_GETAFFINITY,
+        &SCHED_SETAFFINITY,
+        &PTHREAD_GETAFFINITY,
+        &PTHREAD_SETAFFINITY,
+        &SYSTEM,
+        &POPEN,
+    ]);
+}
+
 /// Before a thread or a program is started, or processors are asked for.
 pub fn let_go() {
     if let Some(agent) = agent() {

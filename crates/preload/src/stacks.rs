@@ -24,6 +24,11 @@ type Create = unsafe extern "C" fn(
 ) -> i32;
 
 static CREATE: Next = Next::new(c"pthread_create");
+
+/// Looks up what will be needed later.
+pub fn prepare() {
+    Next::prepare(&[&CREATE]);
+}
 /// A thread-specific key whose destructor takes the stack off the list when the thread ends, however it does. 0 not made, else key + 1.
 static KEY: AtomicU32 = AtomicU32::new(0);
 

@@ -22,7 +22,7 @@ use crate::advice::{self, Wish};
 use crate::config::Config;
 use crate::counters::{identify, map_ledger};
 use crate::refuse::{decline, tight_limits};
-use crate::{control, forking, warden};
+use crate::{control, forking, processors, stacks, warden};
 
 /// The agent of this process.
 pub struct Agent {
@@ -147,6 +147,11 @@ pub fn at_load() {
         (control_block() - (64 << 10)) & !4095,
         (64 << 10) + (16 << 10),
     );
+    // While this is the only thread: the C library takes the process for one of a single thread whatever the agent starts, and then the loader's lock does
+    // not wake who waits for it.
+    forking::prepare();
+    processors::prepare();
+    stacks::prepare();
     let started = Threads::new().map_err(|e| e.to_string()).and_then(|made| {
         let warden = &THREADS.get_or_init(|| made).warden;
         let argument = Box::into_raw(Box::new(config.clone()));
@@ -158,7 +163,7 @@ pub fn at_load() {
     }
     wait_for_start();
     match STATE.load(Ordering::Acquire) {
-        1 => forking::prepare(),
+        1 => {}
         _ => decline(&config, &reason_of_refusal()),
     }
 }
