@@ -6,7 +6,7 @@ use super::tls::Tls;
 use crate::sync::lock;
 use crate::{ErrorKind, StoreError};
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes received at a time: eight pages.
 const INPUT_BYTES: usize = 33 << 10;
@@ -21,6 +21,8 @@ pub(crate) struct Link {
     input: Box<[u8; INPUT_BYTES]>,
     start: usize,
     end: usize,
+    /// How long a line or a blob may take to come in, from its first bytes on: as long as the socket lets the first ones take.
+    timeout: Duration,
     /// The request that is being made.
     pub(crate) output: Vec<u8>,
 }
@@ -40,7 +42,7 @@ impl Link {
 
     /// The next line, without its end (`\r\n`).
     pub(crate) fn line(&mut self) -> Result<&[u8], StoreError> {
-        let mut looked = self.start;
+        let (mut looked, mut begun) = (self.start, None);
         loop {
             if let Some(at) = self.input[looked..self.end]
                 .iter()
@@ -52,19 +54,32 @@ impl Link {
                 return Ok(line.strip_suffix(b"\r").unwrap_or(line));
             }
             let len = self.end - self.start;
-            self.more(len + 1)?;
+            self.more_in_time(len + 1, &mut begun)?;
             looked = self.start + len;
         }
     }
 
     /// The next `len` bytes, which may be changed in place.
     pub(crate) fn take(&mut self, len: usize) -> Result<&mut [u8], StoreError> {
+        let mut begun = None;
         while self.end - self.start < len {
-            self.more(len)?;
+            self.more_in_time(len, &mut begun)?;
         }
         let start = self.start;
         self.start += len;
         Ok(&mut self.input[start..start + len])
+    }
+
+    /// Receives more of what began to come in at `begun`. A server that sends byte after byte, each within the socket's time limit, answers as little as one
+    /// that sends none.
+    fn more_in_time(&mut self, len: usize, begun: &mut Option<Instant>) -> Result<(), StoreError> {
+        if begun.is_some_and(|begun| begun.elapsed() > self.timeout) {
+            let late = StoreError::new(ErrorKind::Temporary, "read an answer");
+            return Err(late.with_cause("not all of it within the time limit"));
+        }
+        self.more(len)?;
+        begun.get_or_insert_with(Instant::now);
+        Ok(())
     }
 
     /// Receives more, so that `len` bytes can lie together.
@@ -149,6 +164,7 @@ impl Node {
             input: Box::new([0; INPUT_BYTES]),
             start: 0,
             end: 0,
+            timeout: manner.timeout,
             output: Vec::with_capacity(OUTPUT_BYTES),
         };
         (manner.greet)(&mut link).map_err(|error| self.named(error))?;
@@ -167,5 +183,46 @@ impl Node {
             error.context = format!("{name}: {}", error.context);
         }
         error
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread::{sleep, spawn};
+
+    #[test]
+    fn a_server_that_sends_byte_after_byte_is_given_up() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = spawn(move || {
+            let (mut peer, _) = listener.accept().unwrap();
+            peer.read_exact(&mut [0; 4]).unwrap();
+            // It ends when the other side does.
+            while peer.write_all(b"x").is_ok() {
+                sleep(Duration::from_millis(10));
+            }
+        });
+        let node = Node::new(Server::Tcp {
+            host: "localhost".into(),
+            address,
+        });
+        let manner = Manner {
+            tls: None,
+            timeout: Duration::from_millis(100),
+            spin: Duration::ZERO,
+            server_cpu: None,
+            greet: Box::new(|_| Ok(())),
+        };
+        let answer = node.with(&manner, |link| {
+            link.output.extend_from_slice(b"get\n");
+            link.send()?;
+            link.take(4096).map(|blob| blob.len())
+        });
+        let error = answer.expect_err("4096 bytes take 40 s");
+        assert_eq!(error.kind, ErrorKind::Temporary, "{error}");
+        server.join().unwrap();
     }
 }
