@@ -4,6 +4,7 @@ use pagetide_kernel::uffd::Stop;
 use rustix::io::Errno;
 
 use super::Ownership;
+use super::events::mapped_in;
 use super::fault::FaultThread;
 use super::serve::{Fault, Outcome};
 use super::word::State;
@@ -77,6 +78,20 @@ impl FaultThread<'_> {
         }
         // A forked child has no pager for this memory (unless its fork is caught): better no memory than zeros.
         let _ = pagetide_kernel::memory::set_inherited(range, false);
+        self.adopt_present(range)?;
+        pager.add_span(range);
+        if pager.ownership == Ownership::Program {
+            if pager.has_event_pending() {
+                self.unlooked.push(range);
+            }
+            self.detach_excluded(range);
+        }
+        Ok(())
+    }
+
+    /// Counts the pages of `range` that are present and not known as resident.
+    fn adopt_present(&self, range: PageRange) -> Result<(), Errno> {
+        let pager = self.pager;
         pager.handles().pagemap.populated(range, |run, _| {
             let untouched = |page| pager.table.load(page).state() == State::Untouched;
             // Counted before the evictor can find them: it may count one out again at once.
@@ -97,12 +112,30 @@ impl FaultThread<'_> {
                 }
             }
             pager.unreserve(present.saturating_sub(adopted));
-        })?;
-        pager.add_span(range);
-        if pager.ownership == Ownership::Program {
-            self.detach_excluded(range);
+        })
+    }
+
+    /// Looks at what was attached while an event was under way, where it is now. It stays to be looked at while there is one. A page that is present
+    /// and not known would be zeros in a forked child.
+    pub(super) fn look_again(&mut self) {
+        let (uffd, unreadable) = (&self.pager.handles().uffd, self.pager.unreadable.range());
+        while let Some(range) = self.unlooked.last().copied() {
+            let parts = match uffd.is_registered(range, unreadable) {
+                Ok(()) => vec![range],
+                Err(Stop::EventPending) => return,
+                Err(_) => mapped_in(range).unwrap_or_else(|_| vec![range]),
+            };
+            for part in parts {
+                if uffd.is_registered(part, unreadable).is_ok() {
+                    // What cannot be looked at (out of memory) is as before.
+                    let _ = self.adopt_present(part);
+                }
+            }
+            if self.pager.has_event_pending() {
+                return;
+            }
+            self.unlooked.pop();
         }
-        Ok(())
     }
 
     /// Waits for a moment at which `range` is one registered mapping and no event is unread. Before that the program may have unmapped it,

@@ -71,16 +71,26 @@ impl FaultThread<'_> {
             }
             self.doubtful.pop();
         }
-        if !pager.has_event_pending() {
-            self.arrived.clear();
-            self.kept_since = None;
-            pager.renaming.store(false, Relaxed);
+        if pager.has_event_pending() {
+            if !self.unlooked.is_empty() {
+                pager.turnstile.kept(&mut self.kept_since);
+            }
+            return;
         }
+        self.arrived.clear();
+        self.kept_since = None;
+        pager.renaming.store(false, Relaxed);
+        self.look_again();
     }
 
-    /// Whether nothing has been moved since no event was under way, and nothing is doubtful.
+    /// Whether nothing has been moved since no event was under way, and what there is is known.
     pub(super) fn is_settled(&self) -> bool {
-        self.arrived.is_empty() && self.doubtful.is_empty()
+        self.arrived.is_empty() && self.is_sure()
+    }
+
+    /// Whether it is known what memory there is, and which of its pages are present.
+    pub(super) fn is_sure(&self) -> bool {
+        self.doubtful.is_empty() && self.unlooked.is_empty()
     }
 
     /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before. Of that,
@@ -167,6 +177,9 @@ impl FaultThread<'_> {
                 gate = self.wait_until_vacated(moved_to(from, to), gate);
                 gate = self.wait_for_in_place(from, gate);
                 self.remap(from, to);
+                let unlooked = self.take_unlooked(from);
+                let moved = |part: PageRange| moved_to(part, to.add(part.start.0 - from.start.0));
+                self.unlooked.extend(unlooked.into_iter().map(moved));
                 self.left(from);
                 self.note_arrival(from, to);
             }
@@ -181,6 +194,22 @@ impl FaultThread<'_> {
         self.pager.empty(range);
         self.pager.mappings_changed.fetch_add(1, Relaxed);
         self.left(range);
+        self.take_unlooked(range);
+    }
+
+    /// What of `range` had not been looked at: it is not there any more.
+    fn take_unlooked(&mut self, range: PageRange) -> Vec<PageRange> {
+        let mut taken = Vec::new();
+        for unlooked in std::mem::take(&mut self.unlooked) {
+            let common = unlooked.intersection(range);
+            if !common.is_empty() {
+                taken.push(common);
+            }
+            each_gap(unlooked, std::iter::once(common), |rest| {
+                self.unlooked.push(rest)
+            });
+        }
+        taken
     }
 
     /// Memory arrived. What is several mappings to the kernel is moved piece by piece, and of some pieces nothing is heard.
@@ -355,7 +384,7 @@ impl FaultThread<'_> {
 }
 
 /// The mappings in `range`, as far as they are in it.
-fn mapped_in(range: PageRange) -> Result<Vec<PageRange>, Errno> {
+pub(super) fn mapped_in(range: PageRange) -> Result<Vec<PageRange>, Errno> {
     let mut mapped = Vec::new();
     Maps::open()?.for_each(|mapping| {
         let part = mapping.range.intersection(range);
@@ -387,7 +416,7 @@ fn moved_to(from: PageRange, to: PageNumber) -> PageRange {
 impl Pager {
     /// Whether a thread of the program has begun to unmap, move or empty memory and its event is unread, or was until just now: the kernel then
     /// refuses this operation, which does nothing.
-    fn has_event_pending(&self) -> bool {
+    pub(super) fn has_event_pending(&self) -> bool {
         let uffd = &self.handles().uffd;
         uffd.write_protect(self.staging.range(), false) == Err(Stop::EventPending)
     }

@@ -36,6 +36,8 @@ pub struct FaultThread<'p> {
     pub(super) older: Vec<PageRange>,
     /// Of that, what has been heard to be unmapped: it, or what was there before.
     pub(super) doubtful: Vec<PageRange>,
+    /// Memory that came under the pager while an event was under way, where it is: what was in it may have left before it was looked at.
+    pub(super) unlooked: Vec<PageRange>,
     /// Read and not yet tried.
     fresh: Vec<Fault>,
     /// Tried, to be tried again.
@@ -61,6 +63,7 @@ impl<'p> FaultThread<'p> {
             arrived: Vec::new(),
             older: Vec::new(),
             doubtful: Vec::new(),
+            unlooked: Vec::new(),
             fresh: Vec::with_capacity(256),
             deferred: Vec::with_capacity(1024),
             retrying: Vec::with_capacity(1024),
@@ -79,7 +82,7 @@ impl<'p> FaultThread<'p> {
         let (mut last_work_ns, mut errands, mut yields) = (0, 0, 0);
         while !self.pager.closing.load(Relaxed) {
             // What it is unsure about is settled first: a forked child could not do that.
-            if self.pager.park.load(SeqCst) != 0 && self.doubtful.is_empty() {
+            if self.pager.park.load(SeqCst) != 0 && self.is_sure() {
                 self.hold_still();
             }
             self.pager.errand.run(&mut errands);
