@@ -41,13 +41,14 @@ unsafe fn map(
         fd as usize,
         offset as usize,
     ];
-    if flags & libc::MAP_FIXED != 0
-        && let Some(agent) = agent()
-    {
+    let over = agent().filter(|_| flags & libc::MAP_FIXED != 0);
+    let call = over.map(|agent| {
         agent.pager.turnstile.pass();
-    }
+        agent.pager.emptying.enter_call()
+    });
     // SAFETY: by the caller's word.
     let result = unsafe { syscall6(libc::SYS_mmap as usize, args) };
+    drop(call);
     if (-4095..0).contains(&result) {
         set_errno(-result as i32);
         return libc::MAP_FAILED;
@@ -98,9 +99,10 @@ pub unsafe extern "C" fn mmap64(
 /// As `munmap`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: usize, len: usize) -> i32 {
-    if let Some(agent) = agent() {
+    let _call = agent().map(|agent| {
         agent.pager.turnstile.pass();
-    }
+        agent.pager.emptying.enter_call()
+    });
     // SAFETY: by the caller's word.
     match unsafe { syscall6(libc::SYS_munmap as usize, [address, len, 0, 0, 0, 0]) } {
         0 => 0,

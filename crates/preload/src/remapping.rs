@@ -347,13 +347,11 @@ pub unsafe extern "C" fn mremap(
 /// As `mremap`.
 unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
     const TRIES: u32 = 3;
-    let is_governed = match agent() {
-        Some(agent) => {
-            agent.pager.turnstile.pass();
-            true
-        }
-        None => false,
-    };
+    let call = agent().map(|agent| {
+        agent.pager.turnstile.pass();
+        agent.pager.emptying.enter_call()
+    });
+    let is_governed = call.is_some();
     let [old_len, new_len] =
         [asked.old_len, asked.new_len].map(|len| len.checked_next_multiple_of(PAGE_SIZE));
     let (Some(old_len), Some(new_len)) = (old_len, new_len) else {

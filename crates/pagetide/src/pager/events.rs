@@ -176,6 +176,7 @@ impl FaultThread<'_> {
             Event::Remap { from, to } => {
                 gate = self.wait_until_vacated(moved_to(from, to), gate);
                 gate = self.wait_for_in_place(from, gate);
+                gate = self.wait_for_in_place(moved_to(from, to), gate);
                 self.remap(from, to);
                 let unlooked = self.take_unlooked(from);
                 let moved = |part: PageRange| moved_to(part, to.add(part.start.0 - from.start.0));

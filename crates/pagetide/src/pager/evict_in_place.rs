@@ -9,9 +9,17 @@ use pagetide_kernel::memory::drop_pages;
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot};
 
-use super::Ownership;
 use super::evict::Evictor;
 use super::word::{Place, REMOVED, State, Word};
+use super::{Ownership, Pager};
+
+impl Pager {
+    /// Whether page words may name what is no longer there: events are unread, or not acted on. The gate is held.
+    fn is_renaming(&self) -> bool {
+        self.renaming.load(Relaxed)
+            || self.ownership == Ownership::Program && self.has_event_pending()
+    }
+}
 
 impl Evictor<'_> {
     /// Evicts the pages that would not move. Those that cannot be evicted here either go to the end of the queue.
@@ -56,8 +64,9 @@ impl Evictor<'_> {
             generation: pager.generation(),
             slot: slot[0],
         };
+        let alone = pager.emptying.begin();
         let gate = pager.gate.lock();
-        let renaming = pager.renaming.load(Relaxed);
+        let renaming = alone.is_none() || pager.is_renaming();
         let was = pager.table.update(page, |now| match now.state() {
             State::Protecting if !renaming => now.with_place(place).with_state(State::Dropping),
             _ => now,
@@ -77,8 +86,11 @@ impl Evictor<'_> {
     /// Drops a clean page where it is: it is protected and the store has its bytes.
     pub(super) fn drop_clean_in_place(&mut self, page: PageNumber, word: Word) {
         let pager = self.pager;
+        let Some(_alone) = pager.emptying.begin() else {
+            return;
+        };
         let gate = pager.gate.lock();
-        let claimed = !pager.renaming.load(Relaxed)
+        let claimed = !pager.is_renaming()
             && pager
                 .table
                 .change(page, word, word.with_state(State::Dropping));

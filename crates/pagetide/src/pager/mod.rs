@@ -14,6 +14,7 @@ mod attach;
 pub mod audit;
 mod budget;
 mod choose;
+mod emptying;
 mod errand;
 pub mod events;
 pub mod evict;
@@ -122,6 +123,8 @@ pub struct Pager {
     pub progress: Doorbell,
     /// In the way of the program's calls when they leave the pager no moment to work.
     pub turnstile: turnstile::Turnstile,
+    /// Between the program's calls that change what is where and pages that are emptied in place.
+    pub emptying: emptying::Emptying,
     /// Pages the fault thread waits for.
     pub wanted: AtomicU64,
     /// Threads that serve their faults themselves and wait for room.
@@ -199,6 +202,7 @@ impl Pager {
             errand: errand::Errand::default(),
             progress: Doorbell::new(),
             turnstile: turnstile::Turnstile::default(),
+            emptying: emptying::Emptying::default(),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             fault_processors: follow::FaultProcessors::default(),
