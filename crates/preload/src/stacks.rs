@@ -29,6 +29,7 @@ static CREATE: Next = Next::new(c"pthread_create");
 pub fn prepare() {
     Next::prepare(&[&CREATE]);
 }
+
 /// A thread-specific key whose destructor takes the stack off the list when the thread ends, however it does. 0 not made, else key + 1.
 static KEY: AtomicU32 = AtomicU32::new(0);
 

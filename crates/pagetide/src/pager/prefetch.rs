@@ -53,8 +53,8 @@ impl Server<'_> {
         let Some(ask) = begun else {
             return;
         };
-        if self.may_block && !pager.together.is_holding() {
-            // The fault thread itself: waiting faults come first.
+        if self.may_block && !pager.together.is_holding() && !advice.late {
+            // The fault thread itself: waiting faults come first, unless that has left it too late before.
             pager.streams.hand_over(ask);
             return;
         }
