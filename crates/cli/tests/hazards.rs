@@ -113,7 +113,7 @@ hazards! {
     fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
     fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten
     madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate memory_calls_at_random mlock_part mprotect_none
-    mprotect_readonly mprotect_rwx mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole
+    mprotect_readonly mprotect_rwx mremap_beside_mmap mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole
     odirect_read private_file_mapping privileges_follow process_vm processors_unseen proc_self_mem raw_fork raw_syscall_memory read_write_buffers remap_races reservation
     rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc sigalrm_storm sigkill_child sigprof_itimer
     sigsegv_genuine sigwait_signalfd spawn_family static_arrays stop_continue sync_in_paged_memory threads_come_and_go
@@ -137,6 +137,16 @@ fn smallest_budget_through_fork() {
             let mut command = governed(&["--resident", "4096"], &program);
             came_out_well(name, &run(command.arg("8"), GOVERNED_LIMIT));
         }
+    }
+}
+
+/// The store is slow, and the budget small: some page is being emptied in place nearly all the time.
+#[test]
+fn given_up_while_emptied() {
+    let slow = |us: u32| format!("fault:put-delay-us={us}:ram:");
+    for (budget, store) in [("64K", slow(100)), ("512K", slow(1000))] {
+        let options = ["--resident", budget, "--store", &store];
+        hazard("given_up_while_emptied", &options);
     }
 }
 

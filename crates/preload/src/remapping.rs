@@ -2,15 +2,20 @@
 //!
 //! The kernel keeps two neighbours apart for good when their first pages were touched while one was under the pager and the other was not yet: each then
 //! has an `anon_vma` of its own. It resizes one mapping at a time, and of several it moves (from 6.17) those that are not under a userfaultfd, one after the
-//! other, and stops at the first that is: EFAULT, with a part moved. So here they go piece by piece, and back if that fails.
+//! other, and stops at the first that is: EFAULT, with a part moved. So here they go piece by piece, and back if that fails. And each call is for one mapping
+//! only, as far as is known: where the kernel has moved a part and refused the rest, another thread may get memory at the place of that part, and what is
+//! the caller's cannot be told from it.
 use pagetide_kernel::fork::syscall6;
-use pagetide_kernel::maps::{Backing, Maps};
+use pagetide_kernel::maps::Maps;
 use pagetide_kernel::{PAGE_SIZE, PageRange};
 use rustix::io::Errno;
 
 use crate::next::set_errno;
 use crate::start::agent;
 use crate::warden;
+
+/// How often a mapping may be found divided while it is moved.
+const DIVIDED_MAX: u32 = 8;
 
 /// Arguments of one `mremap`, lengths in bytes.
 #[derive(Clone, Copy)]
@@ -56,11 +61,11 @@ impl Remap {
         }
     }
 
-    /// Piece by piece what the kernel does not do at once. EFAULT if not all of it is mapped.
+    /// Piece by piece what the kernel does not do at once. EFAULT if not all of it is mapped. What is to be cut off is, once.
     ///
     /// # Safety
     /// As `mremap`. None of it was moved, except by a call with MREMAP_FIXED, from its start on.
-    unsafe fn by_pieces(mut self) -> Result<usize, Errno> {
+    unsafe fn by_pieces(&mut self) -> Result<usize, Errno> {
         if self.new_len < self.old_len {
             // Only with MREMAP_FIXED: otherwise the kernel shrinks any number of mappings.
             let tail = [
@@ -88,7 +93,7 @@ impl Remap {
         let fixed = Remap {
             flags: self.flags | libc::MREMAP_FIXED,
             new: target,
-            ..self
+            ..*self
         };
         // SAFETY: by the caller's word; the target is nobody's yet.
         let moved = unsafe { fixed.move_pieces() };
@@ -130,49 +135,63 @@ impl Remap {
         Err(Errno::FAULT)
     }
 
-    /// Moves as much as goes at a time, what is at the end growing; back with it when something does not.
+    /// Moves one mapping at a time, the last growing; back with it when one does not.
     ///
     /// # Safety
     /// As `mremap` with MREMAP_FIXED.
     unsafe fn move_pieces(self) -> Result<(), Errno> {
-        let mut done = 0;
+        let (mut done, mut divided) = (0, 0);
         while done < self.old_len {
             let rest = self.after(done);
-            if !is_mapped(rest.old, PAGE_SIZE) {
-                // SAFETY: by the caller's word.
-                let gone = unsafe { rest.moved_by_the_kernel() };
-                match gone {
-                    0 => {
-                        // SAFETY: as above.
-                        unsafe { self.back(done) };
-                        return Err(Errno::FAULT);
+            let piece = pieces(PageRange::covering(rest.old, rest.old_len))
+                .first()
+                .copied();
+            let error = match piece {
+                None => Errno::FAULT,
+                Some(piece) => {
+                    let is_last = piece.bytes() == rest.old_len;
+                    let one = if is_last {
+                        rest
+                    } else {
+                        rest.first(piece.bytes())
+                    };
+                    // SAFETY: by the caller's word.
+                    match unsafe { one.call() } {
+                        Ok(_) => {
+                            done += piece.bytes();
+                            continue;
+                        }
+                        Err(errno) => errno,
                     }
-                    gone => done += gone,
                 }
+            };
+            // Divided since it was looked up: some of it is under the pager now.
+            if error == Errno::FAULT && divided < DIVIDED_MAX {
+                divided += 1;
+                // SAFETY: by the caller's word.
+                done += unsafe { rest.moved_by_the_kernel() };
                 continue;
             }
-            let mut tried = rest;
-            loop {
-                // SAFETY: by the caller's word.
-                match unsafe { tried.call() } {
-                    Ok(_) => {
-                        done += tried.old_len;
-                        break;
-                    }
-                    // It may have moved a part; that shows in the next round.
-                    Err(Errno::FAULT) if !is_mapped(rest.old, PAGE_SIZE) => break,
-                    Err(Errno::FAULT) if half(tried.old_len) > 0 => {
-                        tried = rest.first(half(tried.old_len));
-                    }
-                    Err(errno) => {
-                        // SAFETY: by the caller's word.
-                        unsafe { self.back(done) };
-                        return Err(errno);
-                    }
-                }
-            }
+            // SAFETY: by the caller's word.
+            unsafe { self.back(done) };
+            return Err(error);
         }
         Ok(())
+    }
+
+    /// Whether it is a move, to a place of its own, that the kernel would not refuse for its arguments.
+    fn is_sound_move(self) -> bool {
+        let ends = (
+            self.old.checked_add(self.old_len),
+            self.new.checked_add(self.new_len),
+        );
+        let (Some(old_end), Some(new_end)) = ends else {
+            return false;
+        };
+        self.flags == libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED
+            && self.new.is_multiple_of(PAGE_SIZE)
+            && self.new_len > 0
+            && (new_end <= self.old || old_end <= self.new)
     }
 
     /// Bytes at the start that are no longer at the old place and are at the new one: a call that failed has moved them.
@@ -180,6 +199,9 @@ impl Remap {
     /// # Safety
     /// As `mremap` with MREMAP_FIXED.
     unsafe fn moved_by_the_kernel(self) -> usize {
+        if is_mapped(self.old, PAGE_SIZE) {
+            return 0;
+        }
         let (mut gone, mut there) = (0, self.old_len);
         // The first page that is still mapped, by bisection: those before it went.
         while there - gone > PAGE_SIZE {
@@ -281,14 +303,14 @@ fn result(returned: isize) -> Result<usize, Errno> {
     }
 }
 
-/// The mappings that `whole` consists of, in order, if all of it is private, anonymous and mapped; otherwise none.
+/// The mappings that `whole` consists of, in order, if all of it is mapped; otherwise none.
 fn pieces(whole: PageRange) -> Vec<PageRange> {
     let mut pieces = Vec::new();
     let mut end = whole.start;
     let read = Maps::open_by_path().and_then(|mut maps| {
         maps.for_each(|mapping| {
             let piece = whole.intersection(mapping.range);
-            if mapping.backing == Backing::Anonymous && !piece.is_empty() && piece.start == end {
+            if !piece.is_empty() && piece.start == end {
                 pieces.push(piece);
                 end = piece.end;
             }
@@ -376,9 +398,18 @@ unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
     // What was never mapped at its start is an error of the caller's.
     let may_have_pieces = is_governed && old_len > PAGE_SIZE && asked.old.is_multiple_of(PAGE_SIZE);
     let is_there = may_have_pieces && is_mapped(asked.old, PAGE_SIZE);
-    // SAFETY: by the caller's word.
-    let mut done = unsafe { asked.call() };
-    (asked.old_len, asked.new_len) = (old_len, new_len);
+    let whole = Remap {
+        old_len,
+        new_len,
+        ..asked
+    };
+    let pieces_of_whole = || pieces(PageRange::covering(asked.old, old_len)).len();
+    let mut done = match is_there && whole.is_sound_move() && pieces_of_whole() > 1 {
+        true => Err(Errno::FAULT),
+        // SAFETY: by the caller's word.
+        false => unsafe { asked.call() },
+    };
+    asked = whole;
     for tried in 0..TRIES {
         if done != Err(Errno::FAULT) || !is_there {
             break;

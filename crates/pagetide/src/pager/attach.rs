@@ -74,6 +74,9 @@ impl FaultThread<'_> {
         // SAFETY: this thread serves the faults from now on, and the range is the program's (its maker says so), not the pager's.
         unsafe { pager.handles().uffd.register(range) }?;
         if pager.ownership == Ownership::Program {
+            // From here on, what leaves the range is heard of.
+            self.unlooked.push(range);
+            self.wait_for_evictor(range);
             self.wait_until_registered(range)?;
         }
         // A forked child has no pager for this memory (unless its fork is caught): better no memory than zeros.
@@ -81,8 +84,8 @@ impl FaultThread<'_> {
         self.adopt_present(range)?;
         pager.add_span(range);
         if pager.ownership == Ownership::Program {
-            if pager.has_event_pending() {
-                self.unlooked.push(range);
+            if !pager.has_event_pending() {
+                self.take_unlooked(range);
             }
             self.detach_excluded(range);
         }
@@ -116,7 +119,7 @@ impl FaultThread<'_> {
     }
 
     /// Looks at what was attached while an event was under way, where it is now. It stays to be looked at while there is one. A page that is present
-    /// and not known would be zeros in a forked child.
+    /// and not known would be zeros in a forked child. What could not be attached has not moved: the warden comes back to it.
     pub(super) fn look_again(&mut self) {
         let (uffd, unreadable) = (&self.pager.handles().uffd, self.pager.unreadable.range());
         while let Some(range) = self.unlooked.last().copied() {
@@ -125,16 +128,30 @@ impl FaultThread<'_> {
                 Err(Stop::EventPending) => return,
                 Err(_) => mapped_in(range).unwrap_or_else(|_| vec![range]),
             };
-            for part in parts {
-                if uffd.is_registered(part, unreadable).is_ok() {
-                    // What cannot be looked at (out of memory) is as before.
-                    let _ = self.adopt_present(part);
+            for mut part in parts {
+                while let Some(known) = self.pager.first_span_in(part) {
+                    if uffd.is_registered(known, unreadable).is_ok() {
+                        let _ = pagetide_kernel::memory::set_inherited(known, false);
+                        // What cannot be looked at (out of memory) is as before.
+                        let _ = self.adopt_present(known);
+                    }
+                    part.start = known.end;
                 }
             }
             if self.pager.has_event_pending() {
                 return;
             }
             self.unlooked.pop();
+        }
+    }
+
+    /// Waits until the evictor is through with pages of what was in `range` before, which it knows by their words: those of the new memory are to be
+    /// other ones.
+    fn wait_for_evictor(&mut self, range: PageRange) {
+        while self.pager.is_emptying(range) {
+            if !self.read_messages() {
+                std::thread::yield_now();
+            }
         }
     }
 

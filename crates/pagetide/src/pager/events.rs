@@ -199,7 +199,7 @@ impl FaultThread<'_> {
     }
 
     /// What of `range` had not been looked at: it is not there any more.
-    fn take_unlooked(&mut self, range: PageRange) -> Vec<PageRange> {
+    pub(super) fn take_unlooked(&mut self, range: PageRange) -> Vec<PageRange> {
         let mut taken = Vec::new();
         for unlooked in std::mem::take(&mut self.unlooked) {
             let common = unlooked.intersection(range);
@@ -323,14 +323,7 @@ impl FaultThread<'_> {
         Self: 'g,
     {
         let pager = self.pager;
-        loop {
-            let mut busy = false;
-            pager.table.for_each_used(range, |_, word| {
-                busy |= matches!(word.state(), State::Protecting | State::Dropping)
-            });
-            if !busy {
-                return gate;
-            }
+        while pager.is_emptying(range) {
             pager.renaming.store(true, Relaxed);
             drop(gate.take());
             self.collect_messages();
@@ -338,6 +331,7 @@ impl FaultThread<'_> {
             std::thread::yield_now();
             gate = Some(pager.gate.lock());
         }
+        gate
     }
 
     /// Takes remove events that the evictor caused out of the queue: it waits for nothing more than that they were read.
@@ -415,6 +409,15 @@ fn moved_to(from: PageRange, to: PageNumber) -> PageRange {
 }
 
 impl Pager {
+    /// Whether the evictor is emptying a page in place that is, or was, in `range`.
+    pub(super) fn is_emptying(&self, range: PageRange) -> bool {
+        let mut busy = false;
+        self.table.for_each_used(range, |_, word| {
+            busy |= matches!(word.state(), State::Protecting | State::Dropping)
+        });
+        busy
+    }
+
     /// Whether a thread of the program has begun to unmap, move or empty memory and its event is unread, or was until just now: the kernel then
     /// refuses this operation, which does nothing.
     pub(super) fn has_event_pending(&self) -> bool {

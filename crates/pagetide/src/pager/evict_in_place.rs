@@ -68,11 +68,14 @@ impl Evictor<'_> {
         let gate = pager.gate.lock();
         let renaming = alone.is_none() || pager.is_renaming();
         let was = pager.table.update(page, |now| match now.state() {
-            State::Protecting if !renaming => now.with_place(place).with_state(State::Dropping),
+            State::Protecting if !renaming && !now.has(REMOVED) => {
+                now.with_place(place).with_state(State::Dropping)
+            }
             _ => now,
         });
         drop(gate);
-        if renaming {
+        // What the program has removed is not there any more, and something else may be.
+        if renaming || was.has(REMOVED) {
             pager.release(&[place]);
             return self.keep(page, State::Protecting);
         }

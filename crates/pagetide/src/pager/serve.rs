@@ -15,7 +15,7 @@ use super::predict::WritePredictor;
 use super::prefetch::RUN_PAGES;
 use super::recorder::Kind;
 use super::watch::Inside;
-use super::word::{Place, REWRITTEN, State, Word};
+use super::word::{Place, REMOVED, REWRITTEN, State, Word};
 use super::zero_fill::ZERO_WINDOW_MAX;
 use super::{Ownership, Pager, StartError};
 
@@ -140,7 +140,9 @@ impl<'p> Server<'p> {
                     && !pager.table.change(
                         page,
                         word,
-                        word.without_place().with_state(State::Resident),
+                        word.without_place()
+                            .without(REMOVED)
+                            .with_state(State::Resident),
                     )
                 {
                     return self.resolve_inside(fault, inside);
@@ -223,8 +225,11 @@ impl<'p> Server<'p> {
         let filled = progress.stop.is_none();
         let after = match word.state() {
             State::Clean if !filled => word,
-            // An eviction in place that finds the page claimed gives it up.
-            _ => word.without_place().with_state(State::Resident),
+            // An eviction in place that finds the page claimed gives it up. What the program has removed meanwhile was the page before.
+            _ => word
+                .without_place()
+                .without(REMOVED)
+                .with_state(State::Resident),
         };
         pager.table.update(page, |now| after.keeping(now));
         // The evictor may have passed it over meanwhile.
