@@ -121,6 +121,7 @@ def main():
     command = [os.path.realpath(sys.executable), PROGRAM, str(options.mib)]
     print(f"A Python program builds, sorts and hashes {mib(options.mib << 20)} of records.\n\nBy itself:", flush=True)
     native, native_peak, native_seconds = run(command)
+    print(f"{native_seconds:.1f} s", flush=True)
     budget = native_peak // 4
     print(f"\nUnder Pagetide, with {mib(budget)} resident at most, a quarter of the {mib(native_peak)} it used:", flush=True)
     governed = [options.pagetide, "run", "--quiet", "--resident", str(budget), "--stats", stats, "--plot", plot, "--", *command]

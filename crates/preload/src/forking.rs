@@ -6,6 +6,7 @@
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
 
+use pagetide::pager::exclusion::Inside;
 use pagetide::pager::word::GENERATIONS;
 use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
 use pagetide_kernel::memory::set_inherited;
@@ -39,6 +40,8 @@ struct Held {
     freeze: Freeze,
     _heap: LockGuard<'static>,
     _auxiliary: LockGuard<'static>,
+    /// No other thread is moving memory: its words would not come along.
+    _alone: Inside<'static>,
 }
 
 struct Caught {
@@ -215,6 +218,7 @@ fn close_all(kept: &Kept) {
 impl AroundFork for Caught {
     fn before(&self) -> Result<(), Errno> {
         let (handed_over, ticket) = self.hand_over()?;
+        let alone = self.agent.pager.exclusion.enter_call();
         // The warden, while it works, waits for the fault thread: it must be done before that one holds still.
         let auxiliary = AUXILIARY.lock();
         self.agent.pager.hold_still();
@@ -231,6 +235,7 @@ impl AroundFork for Caught {
             freeze,
             _heap: heap,
             _auxiliary: auxiliary,
+            _alone: alone,
         });
         Ok(())
     }
@@ -248,6 +253,7 @@ impl AroundFork for Caught {
             freeze,
             _heap,
             _auxiliary,
+            _alone,
         } = held;
         drop(_heap);
         self.set_all_inherited(false);
@@ -275,6 +281,7 @@ impl AroundFork for Caught {
             handed_over,
             _heap,
             _auxiliary,
+            _alone,
             ..
         } = held;
         drop(_heap);

@@ -44,7 +44,7 @@ unsafe fn map(
     let over = agent().filter(|_| flags & libc::MAP_FIXED != 0);
     let call = over.map(|agent| {
         agent.pager.turnstile.pass();
-        agent.pager.emptying.enter_call()
+        agent.pager.exclusion.enter_call()
     });
     // SAFETY: by the caller's word.
     let result = unsafe { syscall6(libc::SYS_mmap as usize, args) };
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn mmap64(
 pub unsafe extern "C" fn munmap(address: usize, len: usize) -> i32 {
     let _call = agent().map(|agent| {
         agent.pager.turnstile.pass();
-        agent.pager.emptying.enter_call()
+        agent.pager.exclusion.enter_call()
     });
     // SAFETY: by the caller's word.
     match unsafe { syscall6(libc::SYS_munmap as usize, [address, len, 0, 0, 0, 0]) } {

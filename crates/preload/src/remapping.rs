@@ -371,7 +371,7 @@ unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
     const TRIES: u32 = 3;
     let call = agent().map(|agent| {
         agent.pager.turnstile.pass();
-        agent.pager.emptying.enter_call()
+        agent.pager.exclusion.enter_call()
     });
     let is_governed = call.is_some();
     let [old_len, new_len] =

@@ -7,7 +7,7 @@ use crate::layer::fault::Faulty;
 use crate::layer::freeze::Freezing;
 use crate::layer::retry::{Patience, Retry};
 use crate::ram::RamStore;
-use crate::remote::operate;
+use crate::remote::operate::{self, is_remote, redact};
 use crate::remote::store::RemoteStore;
 use crate::tier::Tier;
 use crate::uri::{Parts, config};
@@ -92,29 +92,49 @@ fn layered<D: Device + 'static>(
     Ok(Box::new(Freezing::new(Checked::new(retrying)?)?))
 }
 
+/// What the options of a `ram:` store say: its limit, and what is behind it.
+fn ram_options<'u>(uri: &str, rest: &'u str) -> Result<(Option<u64>, Option<&'u str>), StoreError> {
+    let (rest, behind) = match then(rest) {
+        Some((rest, behind)) => (rest, Some(behind)),
+        None => (rest, None),
+    };
+    let parts = Parts::parse("ram", rest, &["max", "then"])?;
+    if !parts.place.is_empty() {
+        return Err(config(format!(
+            "`{uri}`: nothing may follow `ram:` but options, as in `ram:?max=2G`"
+        )));
+    }
+    match (max(&parts)?, behind) {
+        (None, Some(behind)) => Err(config(format!(
+            "`{}`: a tier needs a limit, as in `ram:?max=1G&then={}`",
+            redact(uri),
+            redact(behind)
+        ))),
+        options => Ok(options),
+    }
+}
+
+/// Checks those options of a remote store, and of what is in front of it, that concern a run only: before anything is asked of a server.
+pub(crate) fn check(uri: &str) -> Result<(), StoreError> {
+    let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
+    if scheme == "ram" {
+        ram_options(uri, rest)?;
+    }
+    match behind(uri) {
+        Some((_, behind)) => check(behind),
+        None if is_remote(uri) => remote_max(rest).map(|_| ()),
+        None => Ok(()),
+    }
+}
+
 fn device(uri: &str) -> Result<Opened, StoreError> {
     let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
     match scheme {
         "ram" => {
-            let (rest, behind) = match then(rest) {
-                Some((rest, behind)) => (rest, Some(behind)),
-                None => (rest, None),
-            };
-            let parts = Parts::parse(scheme, rest, &["max", "then"])?;
-            if !parts.place.is_empty() {
-                return Err(config(format!(
-                    "`{uri}`: nothing may follow `ram:` but options, as in `ram:?max=2G`"
-                )));
-            }
-            let max = max(&parts)?;
+            let (max, behind) = ram_options(uri, rest)?;
             let Some(behind) = behind else {
                 return Ok(Opened::Ram(RamStore::new(max)?));
             };
-            if max.is_none() {
-                return Err(config(format!(
-                    "`{uri}`: a tier needs a limit, as in `ram:?max=1G&then={behind}`"
-                )));
-            }
             let (behind, patience) = device(behind)?.boxed();
             let tier = Tier::new(Box::new(RamStore::new(max)?), behind)?;
             Ok(Opened::Tier(tier, patience))
@@ -158,18 +178,19 @@ fn remote(uri: &str, scheme: &str, rest: &str) -> Result<Opened, StoreError> {
              valkey-cluster://HOST,HOST, memcached://HOST,HOST, fault:RULES:URI (redis is another name for valkey)"
         )));
     };
-    let query = rest.split_once('?').map_or("", |(_, query)| query);
-    let max = query
-        .split('&')
-        .filter_map(|option| option.strip_prefix("max="))
-        .next_back()
-        .map(crate::parse_size)
-        .transpose()?;
     let patience = Patience::remote(remote.patience());
     Ok(Opened::Remote(
-        Box::new(remote.into_store(checked_max(max)?)?),
+        Box::new(remote.into_store(remote_max(rest)?)?),
         patience,
     ))
+}
+
+fn remote_max(rest: &str) -> Result<Option<u64>, StoreError> {
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    let mut options = query.split('&');
+    let max = options.rfind(|option| option.starts_with("max="));
+    let size = |option: &str| crate::parse_size(&option["max=".len()..]);
+    checked_max(max.map(size).transpose()?)
 }
 
 fn max(parts: &Parts<'_>) -> Result<Option<u64>, StoreError> {

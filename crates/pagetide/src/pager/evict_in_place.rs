@@ -64,7 +64,7 @@ impl Evictor<'_> {
             generation: pager.generation(),
             slot: slot[0],
         };
-        let alone = pager.emptying.begin();
+        let alone = pager.exclusion.enter_evictor();
         let gate = pager.gate.lock();
         let renaming = alone.is_none() || pager.is_renaming();
         let was = pager.table.update(page, |now| match now.state() {
@@ -89,7 +89,7 @@ impl Evictor<'_> {
     /// Drops a clean page where it is: it is protected and the store has its bytes.
     pub(super) fn drop_clean_in_place(&mut self, page: PageNumber, word: Word) {
         let pager = self.pager;
-        let Some(_alone) = pager.emptying.begin() else {
+        let Some(_alone) = pager.exclusion.enter_evictor() else {
             return;
         };
         let gate = pager.gate.lock();

@@ -14,11 +14,11 @@ mod attach;
 pub mod audit;
 mod budget;
 mod choose;
-mod emptying;
 mod errand;
 pub mod events;
 pub mod evict;
 pub mod evict_in_place;
+pub mod exclusion;
 pub mod fault;
 pub(crate) mod follow;
 pub mod freed;
@@ -123,8 +123,8 @@ pub struct Pager {
     pub progress: Doorbell,
     /// In the way of the program's calls when they leave the pager no moment to work.
     pub turnstile: turnstile::Turnstile,
-    /// Between the program's calls that change what is where and pages that are emptied in place.
-    pub emptying: emptying::Emptying,
+    /// Lets one at a time in of the program's calls that change what is where, and pages that are emptied in place.
+    pub exclusion: exclusion::Exclusion,
     /// Pages the fault thread waits for.
     pub wanted: AtomicU64,
     /// Threads that serve their faults themselves and wait for room.
@@ -202,7 +202,7 @@ impl Pager {
             errand: errand::Errand::default(),
             progress: Doorbell::new(),
             turnstile: turnstile::Turnstile::default(),
-            emptying: emptying::Emptying::default(),
+            exclusion: exclusion::Exclusion::default(),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             fault_processors: follow::FaultProcessors::default(),

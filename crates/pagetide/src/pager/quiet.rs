@@ -67,7 +67,7 @@ impl Pager {
     pub fn reset_after_fork(&self) {
         self.forget_recorder();
         self.together.forget();
-        self.emptying.forget();
+        self.exclusion.forget();
         for word in [&self.pause, &self.evicting, &self.park, &self.parked] {
             word.store(0, Ordering::SeqCst);
         }

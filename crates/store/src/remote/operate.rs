@@ -74,6 +74,7 @@ pub(crate) fn connect(scheme: &str, rest: &str) -> Result<Option<Remote>, StoreE
 impl Remote {
     /// Connects to the servers of `uri` and checks them as a run would.
     pub fn open(uri: &str) -> Result<Remote, StoreError> {
+        crate::open::check(uri)?;
         if let Some((_, behind)) = crate::open::behind(uri) {
             return Remote::open(behind);
         }
@@ -171,6 +172,8 @@ impl Remote {
 /// `uri` with the addresses of its hosts, so that a process that is paged has no names to look up: that would go through the C
 /// library's allocator. URIs without names are returned as they are.
 pub fn resolve(uri: &str) -> Result<String, StoreError> {
+    // Before anything is added that whoever wrote it did not write.
+    crate::open::check(uri)?;
     let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
     // A store behind a tier or a fault is the last part of the URI.
     if let Some((front, behind)) = crate::open::behind(uri) {
@@ -226,6 +229,22 @@ mod tests {
         assert_eq!(redact("valkey://:se@cret@h"), "valkey://:***@h");
         assert_eq!(redact("valkey://h"), "valkey://h");
         assert_eq!(redact("ram:"), "ram:");
+    }
+
+    #[test]
+    fn what_a_run_would_refuse_is_refused_before_a_server_is_asked() {
+        for uri in [
+            "valkey://127.0.0.1:1?max=1",
+            "ram:?then=valkey://127.0.0.1:1",
+            "ram:?max=4M&then=memcached://127.0.0.1:1?max=2K",
+        ] {
+            let refused = [Remote::open(uri).err(), resolve(uri).err()];
+            for error in refused {
+                let said = error.expect("refused").to_string();
+                assert!(said.contains("max"), "{said}");
+                assert!(!said.contains("addr="), "{said}");
+            }
+        }
     }
 
     #[test]

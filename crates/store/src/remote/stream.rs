@@ -208,7 +208,7 @@ fn next_step(error: Errno, server: &Server) -> &'static str {
 #[cold]
 fn broken(doing: &str, error: Errno) -> StoreError {
     let cause = match error {
-        Errno::AGAIN => "not within the time limit".to_owned(),
+        Errno::AGAIN => "not within the time limit (option `timeout`)".to_owned(),
         error => error.to_string(),
     };
     StoreError::new(ErrorKind::Temporary, doing).with_cause(cause)

@@ -36,9 +36,10 @@ impl Tls {
             }
         }
         if roots.is_empty() {
-            return Err(config(
-                "no certificates to trust: name a file with `ca=FILE`, or install ca-certificates",
-            ));
+            return Err(config(match ca {
+                Some(path) => format!("option `ca`: {path}: there is no certificate in it"),
+                None => "no certificates to trust: name a file with `ca=FILE`, or install ca-certificates".to_owned(),
+            }));
         }
         let builder =
             ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -153,7 +154,7 @@ impl Session {
             let _ = self.flush(stream);
             return Err(StoreError::new(
                 ErrorKind::Config,
-                "TLS (does this port speak TLS, and is its certificate one of `ca`'s?)",
+                "TLS (is the server's certificate signed by one that `ca=FILE` names, or the system trusts?)",
             )
             .with_cause(error));
         }

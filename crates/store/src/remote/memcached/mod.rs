@@ -82,7 +82,10 @@ fn greet(link: &mut Link) -> Result<(), StoreError> {
     let shown: String = String::from_utf8_lossy(line).chars().take(60).collect();
     Err(StoreError::new(
         ErrorKind::Config,
-        format!("it answers like no memcached: `{}`", shown.escape_debug()),
+        format!(
+            "it answers like no memcached: `{}` (a Valkey or Redis server is named valkey://HOST)",
+            shown.trim_end()
+        ),
     ))
 }
 

@@ -23,7 +23,13 @@ pub(crate) fn greeting(user: Option<String>, password: Option<String>) -> Box<Gr
         }
         request(&mut link.output, &[b"PING"]);
         link.send()?;
-        match head(link)? {
+        let answer = head(link).map_err(|mut error| {
+            if error.kind == ErrorKind::Temporary {
+                error.context += " to the first request (does this port speak TLS? one that does is named with an s: valkeys://)";
+            }
+            error
+        });
+        match answer? {
             Head::Simple => Ok(()),
             Head::Error(error) => Err(refused(error, user.as_deref())),
             _ => Err(super::out_of_step()),
@@ -142,7 +148,9 @@ pub(crate) fn describe(
         _ => "none that survives a kill (appendonly no)",
     };
     let limit = match value(&info, "maxmemory") {
-        Some("0") | None => "no maxmemory: bounded by the machine".to_owned(),
+        Some("0") | None => {
+            "no maxmemory: bounded by the machine (set it by CONFIG SET maxmemory SIZE)".to_owned()
+        }
         Some(bytes) => format!("maxmemory {bytes} B"),
     };
     Ok(vec![

@@ -179,7 +179,7 @@ fn strange(line: &[u8]) -> StoreError {
     StoreError::new(
         ErrorKind::Io,
         format!(
-            "it answers like no Valkey or Redis server: `{}`",
+            "it answers like no Valkey or Redis server: `{}` (memcached is named memcached://HOST)",
             shown.escape_debug()
         ),
     )
