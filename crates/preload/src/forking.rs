@@ -19,7 +19,7 @@ use crate::advice::{self, Wish};
 use crate::next::{Next, set_errno};
 use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child, warden_tid};
 use crate::warden::{AUXILIARY, BELL, LEASES, LeaseDesk, Ticket};
-use crate::{alloc, exec, own_stack};
+use crate::{alloc, exec, own_stack, warden};
 
 const SYS_PIDFD_OPEN: usize = 434;
 const SYS_PIDFD_GETFD: usize = 438;
@@ -147,6 +147,8 @@ impl Caught {
         {
             return Err(Errno::AGAIN);
         }
+        // Memory that has grown in place is not the child's before it is known.
+        warden::ask_to_look();
         let (ticket, lease_fd) = lease(self.agent)?;
         let handed_over = self
             .copy_all(lease_fd)

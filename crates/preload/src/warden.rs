@@ -74,6 +74,11 @@ pub fn look_now() {
     }
 }
 
+/// Has the warden look at the mappings the next time it works, also if nothing seems to have changed. Does not wait.
+pub fn ask_to_look() {
+    LOOKS_ASKED.fetch_add(1, SeqCst);
+}
+
 /// The size of the address space when it was looked at last, in bytes.
 pub fn address_space_bytes() -> u64 {
     ADDRESS_SPACE_PAGES.load(Relaxed) * pagetide_kernel::PAGE_SIZE as u64

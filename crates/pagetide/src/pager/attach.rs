@@ -118,30 +118,30 @@ impl FaultThread<'_> {
         })
     }
 
-    /// Looks at what was attached while an event was under way, where it is now. It stays to be looked at while there is one. A page that is present
-    /// and not known would be zeros in a forked child. What could not be attached has not moved: the warden comes back to it.
+    /// Looks at what was registered while an event was under way, where it is now. It stays to be looked at while there is one. A page that is present
+    /// and not known would be zeros in a forked child, and so would one that was evicted from memory that is registered and not known to be.
     pub(super) fn look_again(&mut self) {
-        let (uffd, unreadable) = (&self.pager.handles().uffd, self.pager.unreadable.range());
+        let pager = self.pager;
+        let (uffd, unreadable) = (&pager.handles().uffd, pager.unreadable.range());
         while let Some(range) = self.unlooked.last().copied() {
             let parts = match uffd.is_registered(range, unreadable) {
                 Ok(()) => vec![range],
                 Err(Stop::EventPending) => return,
                 Err(_) => mapped_in(range).unwrap_or_else(|_| vec![range]),
             };
-            for mut part in parts {
-                while let Some(known) = self.pager.first_span_in(part) {
-                    if uffd.is_registered(known, unreadable).is_ok() {
-                        let _ = pagetide_kernel::memory::set_inherited(known, false);
-                        // What cannot be looked at (out of memory) is as before.
-                        let _ = self.adopt_present(known);
-                    }
-                    part.start = known.end;
+            for part in parts {
+                if uffd.is_registered(part, unreadable).is_ok() {
+                    let _ = pagetide_kernel::memory::set_inherited(part, false);
+                    // What cannot be looked at (out of memory) is as before.
+                    let _ = self.adopt_present(part);
+                    pager.add_span(part);
                 }
             }
-            if self.pager.has_event_pending() {
+            if pager.has_event_pending() {
                 return;
             }
             self.unlooked.pop();
+            self.detach_excluded(range);
         }
     }
 
@@ -184,8 +184,11 @@ impl FaultThread<'_> {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let mut excluded = Vec::new();
         pagetide_kernel::own::overlapping(range, |own| excluded.push(own.intersection(range)));
-        for part in excluded {
-            let _ = self.detach(part);
+        for mut part in excluded {
+            while let Some(attached) = self.pager.first_span_in(part) {
+                let _ = self.detach(attached);
+                part.start = attached.end;
+            }
         }
     }
 }

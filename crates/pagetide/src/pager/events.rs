@@ -47,7 +47,7 @@ impl FaultThread<'_> {
         if self.is_settled() {
             return;
         }
-        let _gate = pager.gate.lock();
+        let gate = pager.gate.lock();
         let (uffd, unreadable) = (&pager.handles().uffd, pager.unreadable.range());
         while let Some(range) = self.doubtful.last().copied() {
             match uffd.is_registered(range, unreadable) {
@@ -80,6 +80,7 @@ impl FaultThread<'_> {
         self.arrived.clear();
         self.kept_since = None;
         pager.renaming.store(false, Relaxed);
+        drop(gate);
         self.look_again();
     }
 
@@ -175,8 +176,7 @@ impl FaultThread<'_> {
             Event::Unmap(range) => self.hear_of_unmapping(range),
             Event::Remap { from, to } => {
                 gate = self.wait_until_vacated(moved_to(from, to), gate);
-                gate = self.wait_for_in_place(from, gate);
-                gate = self.wait_for_in_place(moved_to(from, to), gate);
+                gate = self.wait_for_in_place([from, moved_to(from, to)], gate);
                 self.remap(from, to);
                 let unlooked = self.take_unlooked(from);
                 let moved = |part: PageRange| moved_to(part, to.add(part.start.0 - from.start.0));
@@ -311,19 +311,19 @@ impl FaultThread<'_> {
         }
     }
 
-    /// Waits until the evictor has finished with pages of `range` that it is emptying in place, which it knows by their old place. It may
+    /// Waits until the evictor has finished with pages of `ranges` that it is emptying in place, which it knows by their old place. It may
     /// be waiting for one of its own remove events to be read. Meanwhile it begins nothing: what is read here is acted on only later.
     /// Returns with the gate held.
     fn wait_for_in_place<'g>(
         &mut self,
-        range: PageRange,
+        ranges: [PageRange; 2],
         mut gate: Option<LockGuard<'g>>,
     ) -> Option<LockGuard<'g>>
     where
         Self: 'g,
     {
         let pager = self.pager;
-        while pager.is_emptying(range) {
+        while ranges.iter().any(|range| pager.is_emptying(*range)) {
             pager.renaming.store(true, Relaxed);
             drop(gate.take());
             self.collect_messages();

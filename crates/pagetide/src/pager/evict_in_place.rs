@@ -40,9 +40,14 @@ impl Evictor<'_> {
     fn evict_one_in_place(&mut self, page: PageNumber, word: Word) {
         let pager = self.pager;
         let protecting = word.with_state(State::Protecting);
-        if !pager.table.change(page, word, protecting) {
+        // Memory that is being moved leaves with its words, and this page must not be among them then.
+        let gate = pager.gate.lock();
+        let renaming = pager.renaming.load(Relaxed);
+        self.outgoing.kept_by_events |= renaming;
+        if renaming || !pager.table.change(page, word, protecting) {
             return;
         }
+        drop(gate);
         let mut bytes = Page::ZERO;
         let handles = pager.handles();
         let copied = handles.memory.as_ref().is_some_and(|memory| {
