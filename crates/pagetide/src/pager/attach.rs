@@ -18,7 +18,8 @@ impl FaultThread<'_> {
             self.read_messages();
             self.serve_deferred();
         });
-        self.server.detaching = true;
+        // Reading messages may have to do this for another part.
+        let within_another = std::mem::replace(&mut self.server.detaching, true);
         let mut result = Ok(());
         for page in range.iter() {
             while result.is_ok() && pager.table.load(page).state() == State::Stored {
@@ -40,7 +41,7 @@ impl FaultThread<'_> {
                 }
             }
         }
-        self.server.detaching = false;
+        self.server.detaching = within_another;
         if result.is_ok() {
             // SAFETY: every page of the range whose bytes matter is present, and the evictor, held still, will not change that.
             result = unsafe { pager.handles().uffd.unregister(range) };

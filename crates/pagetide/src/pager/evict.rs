@@ -405,10 +405,11 @@ impl<'p> Evictor<'p> {
     /// Pages shared with a forked process cannot be moved until they are this process's own. Returns those that are now.
     fn break_sharing(&mut self) -> Vec<PageNumber> {
         let mut shared = std::mem::take(&mut self.outgoing.shared);
+        let mut kept_out = false;
         shared.retain(|page| {
             let word = self.pager.table.load(*page);
             if word.state() == State::Clean {
-                self.drop_clean_in_place(*page, word);
+                kept_out = kept_out || self.drop_clean_in_place(*page, word).is_err();
                 if self.pager.table.load(*page).is_resident() {
                     self.pager.enqueue(*page);
                 }

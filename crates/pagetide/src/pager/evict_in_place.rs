@@ -13,6 +13,9 @@ use super::evict::Evictor;
 use super::word::{Place, REMOVED, State, Word};
 use super::{Ownership, Pager};
 
+/// A call of the program was under way for so long that the page was left where it is: no use in trying the next one now.
+pub(super) struct KeptOut;
+
 impl Pager {
     /// Whether page words may name what is no longer there: events are unread, or not acted on. The gate is held.
     fn is_renaming(&self) -> bool {
@@ -24,20 +27,23 @@ impl Pager {
 impl Evictor<'_> {
     /// Evicts the pages that would not move. Those that cannot be evicted here either go to the end of the queue.
     pub(super) fn evict_in_place(&mut self) {
+        let mut kept_out = false;
         for page in std::mem::take(&mut self.outgoing.refused) {
             let word = self.pager.table.load(page);
-            match word.state() {
-                State::Clean if word.pins() == 0 => self.drop_clean_in_place(page, word),
-                State::Resident if word.pins() == 0 => self.evict_one_in_place(page, word),
-                _ => {}
-            }
+            let done = match word.state() {
+                _ if kept_out || word.pins() > 0 => Ok(()),
+                State::Clean => self.drop_clean_in_place(page, word),
+                State::Resident => self.evict_one_in_place(page, word),
+                _ => Ok(()),
+            };
+            kept_out |= done.is_err();
             if self.pager.table.load(page).is_resident() {
                 self.pager.enqueue(page);
             }
         }
     }
 
-    fn evict_one_in_place(&mut self, page: PageNumber, word: Word) {
+    fn evict_one_in_place(&mut self, page: PageNumber, word: Word) -> Result<(), KeptOut> {
         let pager = self.pager;
         let protecting = word.with_state(State::Protecting);
         // Memory that is being moved leaves with its words, and this page must not be among them then.
@@ -45,7 +51,7 @@ impl Evictor<'_> {
         let renaming = pager.renaming.load(Relaxed);
         self.outgoing.kept_by_events |= renaming;
         if renaming || !pager.table.change(page, word, protecting) {
-            return;
+            return Ok(());
         }
         drop(gate);
         let mut bytes = Page::ZERO;
@@ -59,11 +65,13 @@ impl Evictor<'_> {
         });
         let mut slot = [Slot(0)];
         if !copied {
-            return self.keep(page, State::Protecting);
+            self.keep(page, State::Protecting);
+            return Ok(());
         }
         if let Err(error) = pager.active_store().put(&[&bytes], &mut slot) {
             self.keep(page, State::Protecting);
-            return self.note_failure(Some(error), true);
+            self.note_failure(Some(error), true);
+            return Ok(());
         }
         let place = Place {
             generation: pager.generation(),
@@ -82,20 +90,33 @@ impl Evictor<'_> {
         // What the program has removed is not there any more, and something else may be.
         if renaming || was.has(REMOVED) {
             pager.release(&[place]);
-            return self.keep(page, State::Protecting);
+            self.keep(page, State::Protecting);
+            return alone.map(|_| ()).ok_or_else(|| self.kept_out());
         }
         if was.state() != State::Protecting {
             // Written meanwhile; the fault thread has taken the protection off.
-            return pager.release(&[place]);
+            pager.release(&[place]);
+        } else {
+            self.finish_drop(page, false);
         }
-        self.finish_drop(page, false);
+        Ok(())
+    }
+
+    /// The program's calls leave no room for a page to be emptied.
+    fn kept_out(&mut self) -> KeptOut {
+        self.outgoing.kept_by_events = true;
+        KeptOut
     }
 
     /// Drops a clean page where it is: it is protected and the store has its bytes.
-    pub(super) fn drop_clean_in_place(&mut self, page: PageNumber, word: Word) {
+    pub(super) fn drop_clean_in_place(
+        &mut self,
+        page: PageNumber,
+        word: Word,
+    ) -> Result<(), KeptOut> {
         let pager = self.pager;
         let Some(_alone) = pager.exclusion.enter_evictor() else {
-            return;
+            return Err(self.kept_out());
         };
         let gate = pager.gate.lock();
         let claimed = !pager.is_renaming()
@@ -106,6 +127,7 @@ impl Evictor<'_> {
         if claimed {
             self.finish_drop(page, true);
         }
+        Ok(())
     }
 
     /// Empties a Dropping page and makes it Stored, or puts it back if it may not be emptied.
