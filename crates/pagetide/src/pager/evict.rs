@@ -30,6 +30,10 @@ use super::turnstile::KeptSince;
 use super::word::State;
 use super::{BATCH_PAGES, Ownership, Pager};
 
+/// So many pages to be packed are worth going to another processor and back, some 20 us.
+const ASIDE_PAGES: usize = 32;
+/// Pages of a round while somebody waits for room, and of every round over a store that takes its time.
+const SHORT_ROUND_PAGES: u64 = 64;
 /// How long the store may refuse pages while the program waits for room, before the program is ended. Stated in docs/failure-modes.md.
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// Rounds that must have found nothing to evict in that time.
@@ -207,7 +211,7 @@ impl<'p> Evictor<'p> {
                     self.beside.consider(together, faults, server_cpu, now_ns());
                     self.note_faulting();
                 }
-                self.round(need.min(most).min(BATCH_PAGES as u64) as usize)
+                self.round(need.min(most).min(self.round_pages()) as usize)
             }
         }
     }
@@ -267,8 +271,18 @@ impl<'p> Evictor<'p> {
             return 0;
         }
         let need = short_by(pager.high_water());
-        self.refilling = need > 0;
+        // What comes while the last round is under way is left to the next turn: one turn that is short costs the program as much as a long one.
+        self.refilling = need > self.round_pages();
         need
+    }
+
+    /// The most pages of a round now.
+    fn round_pages(&self) -> u64 {
+        let pager = self.pager;
+        match pager.wanted() > 0 || pager.active_store().capabilities().get_sleeps {
+            true => SHORT_ROUND_PAGES,
+            false => BATCH_PAGES as u64,
+        }
     }
 
     pub(super) fn round(&mut self, count: usize) -> Round {
@@ -309,22 +323,21 @@ impl<'p> Evictor<'p> {
             self.outgoing.refused.extend_from_slice(&candidates);
         }
         self.candidates = candidates;
-        let at_a_time = self.pager.active_store().capabilities().put_batch_pages;
-        let error = loop {
-            match self.outgoing.put_some(at_a_time.clamp(1, BATCH_PAGES)) {
-                Ok(true) => {}
-                Ok(false) => break None,
-                Err(error) => break Some(error),
-            }
-        };
+        let store = self.pager.active_store().capabilities();
+        let dirty = self.outgoing.dirty();
+        // A store that answers from elsewhere is best asked from where the program is.
+        if dirty >= ASIDE_PAGES && !store.get_sleeps {
+            self.workplace.step_aside();
+        }
+        let error = self.outgoing.put(store.put_batch_pages).err();
         if error.is_some() {
             while !self.outgoing.give_back() {
                 std::thread::yield_now();
             }
         }
-        let put = self.outgoing.has_dirty();
         self.outgoing.drop_frames();
-        self.note_failure(error, put);
+        self.workplace.note_aside();
+        self.note_failure(error, dirty > 0);
         self.evict_in_place();
     }
 

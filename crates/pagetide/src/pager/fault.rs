@@ -29,6 +29,8 @@ const YIELDS: u32 = 4;
 pub struct FaultThread<'p> {
     pub(super) pager: &'p Pager,
     messages: [Message; 32],
+    /// The last time it read, there was something to read.
+    found: bool,
     pub(super) events: VecDeque<Event>,
     /// Memory that has been moved since no event was under way, where it is.
     pub(super) arrived: Vec<Arrival>,
@@ -59,6 +61,7 @@ impl<'p> FaultThread<'p> {
         Ok(FaultThread {
             pager,
             messages: [Message::default(); 32],
+            found: false,
             events: VecDeque::with_capacity(64),
             arrived: Vec::new(),
             older: Vec::new(),
@@ -180,15 +183,16 @@ impl<'p> FaultThread<'p> {
         let pager = self.pager;
         self.settle();
         let gate = match pager.ownership {
-            // Looking for the next fault over and over must not keep the gate from the evictor.
-            Ownership::Program if !pager.handles().uffd.is_readable() => return false,
+            // Looking for the next fault over and over must not keep the gate from the evictor. Where there was one, the next mostly is there.
+            Ownership::Program if !self.found && !pager.handles().uffd.is_readable() => {
+                return false;
+            }
             Ownership::Program => Some(pager.gate.lock()),
             // There are no events to be acted on.
             Ownership::Region | Ownership::SignalRegion => None,
         };
-        let Ok(count) = self.pager.handles().uffd.read(&mut self.messages) else {
-            return false;
-        };
+        let count = pager.handles().uffd.read(&mut self.messages).unwrap_or(0);
+        self.found = count > 0;
         if count == 0 {
             return false;
         }

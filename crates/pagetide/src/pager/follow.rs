@@ -4,17 +4,26 @@
 //! more where a hypervisor carries each interrupt; the program loses as much. On the processor of the thread that faults there is nobody to
 //! interrupt, and whoever is woken there is woken without an interrupt. So where moving is found to be dear, and faults come from one thread alone, the
 //! evictor works on that thread's processor, and so does the thread that serves its faults.
+//!
+//! Packing what was moved out interrupts nobody. For that the evictor steps aside, to a processor that would else be idle, and the program goes on
+//! meanwhile.
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::shares_processor;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 
 /// A move that takes so long has waited for another processor's answer, and the evictor would be better off beside the program.
 const DEAR_NS: u64 = 6_000;
 /// One round in so many is done elsewhere, and shows what moving costs there now.
-const PROBE: u32 = 1024;
+const PROBE: u32 = 256;
 /// Such a round is kept short.
 pub const PROBE_PAGES: u64 = 16;
+/// Stepping aside took so many times the processor time it got, and so much more: others are running there.
+const CROWDED: (u64, u64) = (2, 100_000);
+/// The evictor then stays where it is for so many rounds.
+const CROWDED_ROUNDS: u32 = 64;
 /// What [`FaultProcessors::evictor`] holds while the evictor works anywhere, and the lower half of `last` while the processor is not known.
 const ANYWHERE: u32 = u32::MAX;
 
@@ -101,11 +110,25 @@ impl FaultProcessors {
     }
 }
 
+/// A thread that was told where to work.
+#[derive(Debug)]
+struct Bound {
+    /// The processor it keeps to; none while it has stepped aside.
+    beside: Option<usize>,
+    /// Where it may work.
+    now: CpuSet,
+    /// Where it might work before.
+    before: CpuSet,
+}
+
 /// Where one of the pager's threads works. Only the calling thread's place changes.
 #[derive(Debug, Default)]
 pub struct Workplace {
-    /// The processor it keeps to, and where it might work before.
-    bound: Option<(usize, CpuSet)>,
+    bound: Option<Bound>,
+    /// When it stepped aside, as [`now_ns`] and [`thread_time_ns`] count.
+    aside_since: Option<(u64, u64)>,
+    /// It does not step aside again for so many rounds.
+    crowded: u32,
     /// Changes of the faulting thread seen.
     changes: u32,
     /// What moving a page cost on another processor than the faulting thread's.
@@ -123,6 +146,7 @@ impl Workplace {
         server_cpu: Option<usize>,
     ) -> u64 {
         self.rounds = self.rounds.wrapping_add(1);
+        self.crowded = self.crowded.saturating_sub(1);
         let dear = self.move_ns > DEAR_NS;
         if faults.dear.load(Relaxed) != dear {
             faults.dear.store(dear, Relaxed);
@@ -153,7 +177,7 @@ impl Workplace {
     /// A processor the thread might work on, but not `cpu`.
     fn another_than(&self, cpu: usize) -> Option<usize> {
         let now = sched_getaffinity(None).ok()?;
-        let may = self.bound.as_ref().map_or(&now, |(_, before)| before);
+        let may = self.bound.as_ref().map_or(&now, |bound| &bound.before);
         (0..CpuSet::MAX_CPU).find(|other| *other != cpu && may.is_set(*other))
     }
 
@@ -165,42 +189,85 @@ impl Workplace {
         }
     }
 
+    /// From beside the faulting thread to any other processor, for work that needs no answer from other processors. Until the next
+    /// [`Workplace::choose_for_evictor`]. It does nothing where there is no other, or where others were found to be running of late.
+    pub fn step_aside(&mut self) {
+        let Some(bound) = self.bound.as_mut().filter(|_| self.crowded == 0) else {
+            return;
+        };
+        let Some(cpu) = bound.beside else {
+            return;
+        };
+        let mut others = bound.before;
+        others.unset(cpu);
+        let since = (now_ns(), thread_time_ns());
+        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
+            (bound.beside, bound.now) = (None, others);
+            self.aside_since = Some(since);
+        }
+    }
+
+    /// The work for which it stepped aside, if it did, is done.
+    pub fn note_aside(&mut self) {
+        if let Some((since_ns, worked_ns)) = self.aside_since.take() {
+            let (all, worked) = (now_ns() - since_ns, thread_time_ns() - worked_ns);
+            if all > CROWDED.0 * worked + CROWDED.1 {
+                self.crowded = CROWDED_ROUNDS;
+            }
+        }
+    }
+
     /// Keeps to `wanted`, or to nothing. Whether that is a change.
     pub fn go(&mut self, wanted: Option<usize>) -> bool {
-        if self.bound.as_ref().map(|(cpu, _)| *cpu) == wanted {
+        let is_there = match &self.bound {
+            Some(bound) => wanted.is_some() && bound.beside == wanted,
+            None => wanted.is_none(),
+        };
+        if is_there {
             return false;
         }
-        self.leave();
-        if let Some(cpu) = wanted {
-            self.keep_to(cpu);
+        match wanted {
+            Some(cpu) => self.keep_to(cpu),
+            None => self.leave(),
         }
         true
     }
 
     /// The processor it keeps to.
     pub fn kept_to(&self) -> Option<usize> {
-        self.bound.as_ref().map(|(cpu, _)| *cpu)
+        self.bound.as_ref().and_then(|bound| bound.beside)
     }
 
     fn keep_to(&mut self, cpu: usize) {
-        let Ok(before) = sched_getaffinity(None) else {
+        let Some(before) = self.unbind() else {
             return;
         };
-        if cpu < CpuSet::MAX_CPU
-            && before.is_set(cpu)
-            && sched_setaffinity(None, &only(cpu)).is_ok()
-        {
-            self.bound = Some((cpu, before));
+        let now = only(cpu);
+        if cpu < CpuSet::MAX_CPU && before.is_set(cpu) && sched_setaffinity(None, &now).is_ok() {
+            self.bound = Some(Bound {
+                beside: Some(cpu),
+                now,
+                before,
+            });
+        } else {
+            let _ = sched_setaffinity(None, &before);
         }
     }
 
-    /// Back to where it might work before, unless somebody has decided otherwise meanwhile.
+    /// Back to where it might work before.
     fn leave(&mut self) {
-        if let Some((cpu, before)) = self.bound.take()
-            && sched_getaffinity(None).is_ok_and(|now| now == only(cpu))
+        if self.bound.is_some()
+            && let Some(before) = self.unbind()
         {
             let _ = sched_setaffinity(None, &before);
         }
+    }
+
+    /// Where it might work if nothing had been decided here. Somebody else's decision meanwhile counts for more.
+    fn unbind(&mut self) -> Option<CpuSet> {
+        let now = sched_getaffinity(None).ok()?;
+        let before = self.bound.take().filter(|bound| bound.now == now);
+        Some(before.map_or(now, |bound| bound.before))
     }
 }
 
@@ -208,6 +275,12 @@ impl Workplace {
 pub fn may_run_on(thread: u32, cpu: usize) -> bool {
     cpu < CpuSet::MAX_CPU
         && sched_getaffinity(Pid::from_raw(thread as i32)).is_ok_and(|set| set.is_set(cpu))
+}
+
+/// Processor time of the calling thread.
+fn thread_time_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// The set of one processor.
@@ -236,7 +309,7 @@ mod tests {
             place.note_moves(&faults, 640_000, 10);
             faults.note();
             place.choose_for_evictor(&faults, None);
-            let (cpu, _) = place.bound.expect("moving is dear");
+            let cpu = place.kept_to().expect("moving is dear");
             assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
             assert!(faults.evictor_is_here());
             // What it costs here says nothing of what it costs elsewhere.
@@ -254,6 +327,38 @@ mod tests {
             place.choose_for_evictor(&faults, None);
             assert_eq!(sched_getaffinity(None).unwrap(), before);
             assert!(!faults.evictor_is_here());
+        });
+    }
+
+    #[test]
+    fn it_steps_aside_and_comes_back() {
+        apart(|| {
+            let before = sched_getaffinity(None).unwrap();
+            if before.count() < 2 {
+                return eprintln!("skipped: one processor only");
+            }
+            let (faults, mut place) = (FaultProcessors::default(), Workplace::default());
+            place.step_aside();
+            assert_eq!(sched_getaffinity(None).unwrap(), before, "beside nobody");
+            place.note_moves(&faults, 640_000, 10);
+            faults.note();
+            place.choose_for_evictor(&faults, None);
+            let cpu = place.kept_to().expect("moving is dear");
+            place.step_aside();
+            let aside = sched_getaffinity(None).unwrap();
+            assert!(!aside.is_set(cpu) && aside.count() == before.count() - 1);
+            assert_ne!(sched_getcpu(), cpu);
+            place.choose_for_evictor(&faults, None);
+            assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
+            // Time that it did not get: others are running there.
+            place.step_aside();
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            place.note_aside();
+            place.choose_for_evictor(&faults, None);
+            place.step_aside();
+            assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
+            place.go(None);
+            assert_eq!(sched_getaffinity(None).unwrap(), before);
         });
     }
 

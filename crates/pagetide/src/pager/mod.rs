@@ -68,8 +68,8 @@ use request::Request;
 use table::PageTable;
 use word::GENERATIONS;
 
-/// Pages the evictor takes at a time.
-pub const BATCH_PAGES: usize = 64;
+/// The most pages the evictor takes at a time: half of the reserve, so that a refill is one turn.
+pub const BATCH_PAGES: usize = 256;
 
 /// What kind of memory a pager serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

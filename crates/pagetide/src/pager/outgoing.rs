@@ -53,9 +53,9 @@ impl<'p> Outgoing<'p> {
         }
     }
 
-    /// Whether a page was staged that went to the store, or should have.
-    pub fn has_dirty(&self) -> bool {
-        self.staged.iter().any(|s| s.dirty)
+    /// How many pages were staged that go to the store, or went there.
+    pub fn dirty(&self) -> usize {
+        self.staged.iter().filter(|s| s.dirty).count()
     }
 
     /// Claims a run of neighbouring pages (no more than a batch with those already staged) and moves it into the staging area. Pages that will not move are
@@ -166,17 +166,17 @@ impl<'p> Outgoing<'p> {
         word.state() == State::Staged && word.staging_index() == index
     }
 
-    /// Puts the next dirty pages into the store, at most `at_most`, and makes them stored. Zero pages need no store: they go back to
-    /// being untouched. False when there was nothing left to put. On an error the pages stay staged.
-    pub fn put_some(&mut self, at_most: usize) -> Result<bool, StoreError> {
+    /// Puts the dirty pages into the store, at most `at_a_time` in a call, and makes them stored. Zero pages need no store: they go back
+    /// to being untouched. On an error what was not put stays staged.
+    pub fn put(&mut self, at_a_time: usize) -> Result<(), StoreError> {
         let pager = self.pager;
         let mut pages: [&Page; BATCH_PAGES] = [&Page::ZERO; BATCH_PAGES];
         let mut slots = [Slot(0); BATCH_PAGES];
         let mut puts = [(0, false); BATCH_PAGES];
-        let (mut count, mut full, mut next) = (0, 0, self.put_up_to);
+        let (mut count, mut full) = (0, 0);
         // A page that is being renamed (mremap) must not look as if nobody wanted it.
         let gate = pager.gate.lock();
-        while next < self.staged.len() && count < at_most {
+        for next in self.put_up_to..self.staged.len() {
             let word = pager.table.load(self.owner(next));
             if self.staged[next].dirty && Self::is_staged_at(word, next) {
                 // SAFETY: staged pages stay where they are until this thread drops or moves them.
@@ -189,17 +189,37 @@ impl<'p> Outgoing<'p> {
                 puts[count] = (next, is_full);
                 count += 1;
             }
-            next += 1;
         }
         drop(gate);
-        if full > 0 {
-            pager
+        let mut done = 0;
+        let result = loop {
+            let end = full.min(done + at_a_time.max(1));
+            if done == end {
+                break Ok(());
+            }
+            match pager
                 .active_store()
-                .put(&pages[..full], &mut slots[..full])?;
-        }
-        self.put_up_to = next;
-        self.settle(&puts[..count], &slots[..full]);
-        Ok(count > 0)
+                .put(&pages[done..end], &mut slots[done..end])
+            {
+                Ok(()) => done = end,
+                Err(error) => break Err(error),
+            }
+        };
+        // Of those that need the store, the first `done` are there.
+        let mut put = 0;
+        let settled = puts[..count]
+            .iter()
+            .take_while(|(_, is_full)| {
+                put += usize::from(*is_full);
+                put <= done
+            })
+            .count();
+        self.put_up_to = match puts[..count].get(settled) {
+            Some((next, _)) => *next,
+            None => self.staged.len(),
+        };
+        self.settle(&puts[..settled], &slots[..done]);
+        result
     }
 
     /// Makes pages that were put stored: `puts` are their indices and whether they took a slot.

