@@ -5,6 +5,7 @@ use std::process::Command;
 use serde::Serialize;
 
 use super::device::{self, DeviceFile};
+use super::floor;
 use super::graph::Prepared;
 use super::pattern::Pattern;
 use super::peer::KernelSwap;
@@ -208,6 +209,8 @@ pub struct Results {
     pub ratio: Option<Ratio>,
     /// Where the peer is the bare device: what a fault takes beyond it.
     pub added: Option<Added>,
+    /// The least a fault by signal can take, in the mean over that peer: without contents, and with the store's read.
+    pub floor: Option<[f64; 2]>,
     /// Of a graph: vertices, edges, and that every run gave the answer of the run in unbounded memory.
     pub graph: Option<super::graph::Shape>,
 }
@@ -236,6 +239,16 @@ fn task(plan: &Plan, resident: u64, graph: Option<&Prepared>) -> Task {
         cgroup: None,
         swap: None,
         graph: graph.map(Prepared::path),
+    }
+}
+
+impl Plan {
+    /// Whether the bare handler can serve what is asked for.
+    fn can_have_floor(&self) -> bool {
+        self.writes == 0
+            && self.threads == 1
+            && self.delivery == DeliveryChoice::Signal
+            && self.pattern != Pattern::Graph
     }
 }
 
@@ -286,6 +299,11 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
             plan.size
         )));
     }
+    if plan.floor && !plan.can_have_floor() {
+        return Err(Error::other(
+            "--floor is of random or other reads by one thread, by signal; expected --writes 0, --threads 1, --delivery signal and another --pattern than graph",
+        ));
+    }
     let resident = plan.resident.of(plan.size);
     let machine = Machine::here();
     let kernel = match plan.peer {
@@ -329,6 +347,9 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
         DeliveryChoice::Run => "pagetide run",
     };
     systems.push(System::new(name.to_owned()));
+    if plan.floor {
+        systems.extend([floor::BARE, floor::STORE].map(|name| System::new(name.to_owned())));
+    }
     for turn in 0..plan.runs {
         // The same seed within a turn: every system sees the same accesses and must end with the same bytes.
         let task = Task {
@@ -338,6 +359,16 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
         for (index, system) in systems.iter_mut().enumerate() {
             let findings = match &kernel {
                 _ if index == peers => pagetide(plan, &task)?,
+                _ if index > peers => {
+                    let homes = [Home::Floor, Home::FloorStore];
+                    let home = homes[index - peers - 1];
+                    let words = Task {
+                        home,
+                        ..task.clone()
+                    }
+                    .to_words();
+                    launch::findings_of(Command::new(std::env::current_exe()?).args(words))?
+                }
                 Some(kernel) => kernel.run(&task, PAGE_CLUSTERS[index])?,
                 None => {
                     let task = match &device {
@@ -356,8 +387,7 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
             system.add(plan, findings);
         }
     }
-    // The device holds nothing that could be lost.
-    check(&systems[usize::from(device.is_some())..], graph.as_ref())?;
+    check(&systems, graph.as_ref())?;
     let medians: Vec<Figures> = systems.iter().map(System::median).collect();
     let (pagetide, peer_medians) = (&medians[peers], &medians[..peers]);
     let best = peer_medians.iter().min_by(|a, b| {
@@ -396,6 +426,9 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
         peer: best.map(|peer| peer.system.clone()),
         ratio,
         added,
+        floor: best
+            .filter(|_| plan.floor)
+            .map(|peer| [1, 2].map(|floor| medians[peers + floor].mean_us / peer.mean_us)),
         medians,
         graph: graph.map(|graph| graph.shape),
     };
@@ -404,7 +437,12 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
 
 /// Every system must have ended each turn with the same bytes, or with the answer of the run in unbounded memory.
 fn check(systems: &[System], graph: Option<&Prepared>) -> Result<()> {
-    for system in systems {
+    // The device and the bare handler hold nothing that could be lost.
+    let systems: Vec<&System> = systems
+        .iter()
+        .filter(|system| ![device::NAME, floor::BARE].contains(&&*system.name))
+        .collect();
+    for system in &systems {
         for (turn, (run, first)) in system.findings.iter().zip(&systems[0].findings).enumerate() {
             let same = match graph {
                 Some(graph) => run.answer.as_ref() == Some(&graph.answer),

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use pagetide::{Delivery, Region};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
+use super::floor::Floor;
 use super::worker::Task;
-use crate::content::{PAGE_BYTES, PAGE_WORDS};
+use crate::content::{Content, PAGE_BYTES, PAGE_WORDS};
 
 /// A span of words, a whole number of pages.
 pub struct Memory {
@@ -15,6 +16,8 @@ pub struct Memory {
     pages: usize,
     /// Owns the memory, if it is a region's.
     region: Option<Region>,
+    /// Owns the memory, if a bare handler serves it.
+    floor: Option<Floor>,
 }
 
 // SAFETY: the words are atomics, mapped for as long as the value lives; the region behind them may be used by any thread.
@@ -38,6 +41,7 @@ impl Memory {
             start: start.cast_const().cast(),
             pages,
             region: None,
+            floor: None,
         })
     }
 
@@ -55,12 +59,25 @@ impl Memory {
             start: region.as_ptr().cast_const().cast(),
             pages: task.bytes / PAGE_BYTES,
             region: Some(region),
+            floor: None,
+        })
+    }
+
+    /// Memory served by a bare handler, with `content` from a store or with nothing of meaning.
+    pub fn floor(task: &Task, with_store: bool, content: &Content) -> Result<Memory, String> {
+        let store = with_store.then_some(&*task.store);
+        let floor = Floor::new(task.bytes, task.resident, store, content)?;
+        Ok(Memory {
+            start: floor.as_ptr().cast(),
+            pages: task.bytes / PAGE_BYTES,
+            region: None,
+            floor: Some(floor),
         })
     }
 
     /// Gives plain memory back.
     pub fn free(self) {
-        if self.region.is_none() {
+        if self.region.is_none() && self.floor.is_none() {
             // SAFETY: mapped by `plain`, and by consuming `self` no reference into it is left.
             unsafe { rustix::mm::munmap(self.start.cast_mut().cast(), self.pages * PAGE_BYTES) }
                 .ok();
@@ -70,6 +87,11 @@ impl Memory {
     /// The region, if it is one.
     pub fn as_region(&self) -> Option<&Region> {
         self.region.as_ref()
+    }
+
+    /// The bare handler, if there is one.
+    pub fn as_floor(&self) -> Option<&Floor> {
+        self.floor.as_ref()
     }
 
     /// Pages in all.

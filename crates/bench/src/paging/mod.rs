@@ -2,6 +2,7 @@
 //! identical sequence; what is timed is every access as the program sees it, hits included.
 pub mod device;
 pub mod experiment;
+pub mod floor;
 pub mod graph;
 pub mod machine_counters;
 pub mod memory;
@@ -52,6 +53,9 @@ pub struct Plan {
     /// What to measure beside: the kernel's swap (needs root), the same memory without any bound, the bare device, or nothing
     #[arg(long, value_enum, default_value = "zram")]
     pub peer: PeerChoice,
+    /// Measure also the least that a fault by signal can take here: a bare handler, with one and the same page, and with pages of the store
+    #[arg(long)]
+    pub floor: bool,
     /// Where the swap file is made and deleted afterwards; the system's directory for temporary files if not said
     #[arg(long, value_name = "DIR")]
     pub swap_dir: Option<PathBuf>,

@@ -107,6 +107,13 @@ pub fn table(results: &Results) -> String {
         )
         .expect(fine);
     }
+    if let Some([bare, store]) = results.floor {
+        writeln!(
+            out,
+            "the least a fault by signal takes here, over the same: mean {bare:.2} without contents, {store:.2} with the store's read"
+        )
+        .expect(fine);
+    }
     if let Some(added) = results.added {
         writeln!(
             out,

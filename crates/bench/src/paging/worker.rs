@@ -16,6 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use super::device;
+use super::floor::Floor;
 use super::graph::{Answer, Graph, Shape};
 use super::machine_counters::{SwapCounters, major_faults, swap_bytes};
 use super::memory::Memory;
@@ -36,6 +37,10 @@ pub enum Home {
     Thread,
     /// A region, faults served in the faulting thread
     Signal,
+    /// A bare handler that installs one and the same page
+    Floor,
+    /// A bare handler that installs pages of the store
+    FloorStore,
     /// No memory at all: a file on the device, read page by page
     Device,
 }
@@ -194,6 +199,11 @@ fn statistics(memory: &Memory) -> Option<Statistics> {
     }
 }
 
+/// Faults so far: the kernel's count of major ones, unless a bare handler serves them.
+fn faults(memory: &Memory) -> u64 {
+    memory.as_floor().map_or_else(major_faults, Floor::faults)
+}
+
 fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -213,7 +223,7 @@ impl Before {
         Before {
             statistics: statistics(memory),
             swap: SwapCounters::now(),
-            faults: major_faults(),
+            faults: faults(memory),
             cpu: cpu_seconds(),
             clock: Instant::now(),
         }
@@ -229,7 +239,7 @@ impl Before {
     ) -> Findings {
         let seconds = self.clock.elapsed().as_secs_f64();
         let cpu_seconds = cpu_seconds() - self.cpu;
-        let faults = major_faults() - self.faults;
+        let faults = faults(memory) - self.faults;
         let swap = SwapCounters::now().since(self.swap);
         let (mut all, mut slow) = (histogram(), histogram());
         let mut distribution: Vec<(u64, u64)> = Vec::new();
@@ -264,6 +274,9 @@ impl Before {
             answer: None,
             thp_disabled,
         };
+        if let Some(floor) = memory.as_floor() {
+            findings.store_bytes = floor.store_bytes();
+        }
         let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
         if task.swap.is_some() {
             findings.prefetch_coverage = share(swap.read_ahead_hits, swap.read_ahead_hits + faults);
@@ -296,6 +309,8 @@ pub fn work(task: &Task) -> Result<Findings, String> {
         Home::Plain => Memory::plain(task.bytes)?,
         Home::Thread => Memory::region(task, Delivery::Thread)?,
         Home::Signal => Memory::region(task, Delivery::Signal)?,
+        Home::Floor => Memory::floor(task, false, &content(task))?,
+        Home::FloorStore => Memory::floor(task, true, &content(task))?,
         Home::Device => return read_device(task, thp_disabled),
     };
     match task.pattern {
@@ -347,15 +362,23 @@ fn walk_graph(task: &Task, memory: &Memory, thp_disabled: bool) -> Result<Findin
     Ok(findings)
 }
 
-fn access_pages(task: &Task, memory: &Memory, thp_disabled: bool) -> Result<Findings, String> {
-    let random_words = (PAGE_WORDS as f64 * (1.0 - task.compressibility)).round() as usize;
-    let content = content::Content {
+/// What the pages are to hold.
+fn content(task: &Task) -> content::Content {
+    content::Content {
         seed: task.seed,
-        random_words,
-    };
-    for page in 0..memory.pages() {
-        for (index, word) in memory.page(page).iter().enumerate() {
-            word.store(content.word(page, index), Relaxed);
+        random_words: (PAGE_WORDS as f64 * (1.0 - task.compressibility)).round() as usize,
+    }
+}
+
+fn access_pages(task: &Task, memory: &Memory, thp_disabled: bool) -> Result<Findings, String> {
+    let content = content(task);
+    let floor = memory.as_floor();
+    let has_contents = floor.is_none_or(Floor::has_contents);
+    if floor.is_none() {
+        for page in 0..memory.pages() {
+            for (index, word) in memory.page(page).iter().enumerate() {
+                word.store(content.word(page, index), Relaxed);
+            }
         }
     }
     let space = Space {
@@ -379,7 +402,7 @@ fn access_pages(task: &Task, memory: &Memory, thp_disabled: bool) -> Result<Find
                     memory,
                     sequence: Sequence::new(task.pattern, space, thread as u64, task.seed),
                     writes: task.writes,
-                    content,
+                    content: has_contents.then_some(content),
                     written: 0,
                 };
                 scope.spawn(move || {
@@ -404,7 +427,9 @@ fn access_pages(task: &Task, memory: &Memory, thp_disabled: bool) -> Result<Find
     })?;
     let before = before.ok_or("the timed part never began")?;
     let mut findings = before.findings(task, memory, &times, thp_disabled);
-    findings.checksum = Some(verify(memory, &content, written)?);
+    if has_contents {
+        findings.checksum = Some(verify(memory, &content, written)?);
+    }
     Ok(findings)
 }
 
@@ -413,7 +438,8 @@ struct Accessor<'a> {
     memory: &'a Memory,
     sequence: Sequence,
     writes: u32,
-    content: &'a content::Content,
+    /// What is to be found, if anything is.
+    content: Option<&'a content::Content>,
     written: u64,
 }
 
@@ -436,8 +462,8 @@ impl Accessor<'_> {
             let start = Instant::now();
             let found = word.load(Relaxed);
             times.saturating_record(start.elapsed().as_nanos() as u64);
-            let expected = self.content.word(page, index);
-            if found != expected {
+            let expected = self.content.map(|content| content.word(page, index));
+            if let Some(expected) = expected.filter(|expected| *expected != found) {
                 return Err(format!(
                     "word {index} of page {page} is {found:#x}, not {expected:#x}"
                 ));
