@@ -325,18 +325,22 @@ impl<'p> Evictor<'p> {
         self.candidates = candidates;
         let store = self.pager.active_store().capabilities();
         let dirty = self.outgoing.dirty();
-        // A store that answers from elsewhere is best asked from where the program is.
-        if dirty >= ASIDE_PAGES && !store.get_sleeps {
-            self.workplace.step_aside();
-        }
-        let error = self.outgoing.put(store.put_batch_pages).err();
-        if error.is_some() {
-            while !self.outgoing.give_back() {
-                std::thread::yield_now();
+        let outgoing = &mut self.outgoing;
+        let mut put_and_drop = || {
+            let error = outgoing.put(store.put_batch_pages).err();
+            if error.is_some() {
+                while !outgoing.give_back() {
+                    std::thread::yield_now();
+                }
             }
-        }
-        self.outgoing.drop_frames();
-        self.workplace.note_aside();
+            outgoing.drop_frames();
+            error
+        };
+        // A store that answers from elsewhere is best asked from where the program is.
+        let error = match dirty >= ASIDE_PAGES && !store.get_sleeps {
+            true => self.workplace.pack(dirty, put_and_drop),
+            false => put_and_drop(),
+        };
         self.note_failure(error, dirty > 0);
         self.evict_in_place();
     }

@@ -20,10 +20,11 @@ const DEAR_NS: u64 = 6_000;
 const PROBE: u32 = 256;
 /// Such a round is kept short.
 pub const PROBE_PAGES: u64 = 16;
-/// Stepping aside took so many times the processor time it got, and so much more: others are running there.
-const CROWDED: (u64, u64) = (2, 100_000);
-/// The evictor then stays where it is for so many rounds.
-const CROWDED_ROUNDS: u32 = 64;
+/// Packing aside may take so many times what it costs beside the program, and so much more: else others are running there, or the
+/// processor takes too long to start.
+const SLOW_ASIDE: (u64, u64) = (2, 100_000);
+/// After that the evictor packs beside the program for so many rounds; and once after so many rounds aside, to see what that costs.
+const ASIDE_ROUNDS: u32 = 64;
 /// What [`FaultProcessors::evictor`] holds while the evictor works anywhere, and the lower half of `last` while the processor is not known.
 const ANYWHERE: u32 = u32::MAX;
 
@@ -125,10 +126,12 @@ struct Bound {
 #[derive(Debug, Default)]
 pub struct Workplace {
     bound: Option<Bound>,
-    /// When it stepped aside, as [`now_ns`] and [`thread_time_ns`] count.
-    aside_since: Option<(u64, u64)>,
-    /// It does not step aside again for so many rounds.
-    crowded: u32,
+    /// What packing a page costs beside the program; 0 before that is known.
+    pack_ns: u64,
+    /// It packs beside the program for so many rounds.
+    stays: u32,
+    /// Rounds it has packed aside.
+    asides: u32,
     /// Changes of the faulting thread seen.
     changes: u32,
     /// What moving a page cost on another processor than the faulting thread's.
@@ -146,7 +149,6 @@ impl Workplace {
         server_cpu: Option<usize>,
     ) -> u64 {
         self.rounds = self.rounds.wrapping_add(1);
-        self.crowded = self.crowded.saturating_sub(1);
         let dear = self.move_ns > DEAR_NS;
         if faults.dear.load(Relaxed) != dear {
             faults.dear.store(dear, Relaxed);
@@ -189,32 +191,45 @@ impl Workplace {
         }
     }
 
-    /// From beside the faulting thread to any other processor, for work that needs no answer from other processors. Until the next
-    /// [`Workplace::choose_for_evictor`]. It does nothing where there is no other, or where others were found to be running of late.
-    pub fn step_aside(&mut self) {
-        let Some(bound) = self.bound.as_mut().filter(|_| self.crowded == 0) else {
-            return;
-        };
-        let Some(cpu) = bound.beside else {
-            return;
-        };
-        let mut others = bound.before;
-        others.unset(cpu);
-        let since = (now_ns(), thread_time_ns());
-        if others.count() > 0 && sched_setaffinity(None, &others).is_ok() {
-            (bound.beside, bound.now) = (None, others);
-            self.aside_since = Some(since);
+    /// Packs `pages` pages, by `pack`: beside the faulting thread, or, where that is known to be quick enough, on any other processor, where
+    /// it then stays until the next [`Workplace::choose_for_evictor`].
+    pub fn pack<R>(&mut self, pages: usize, pack: impl FnOnce() -> R) -> R {
+        let pages = pages as u64;
+        if self.kept_to().is_none() {
+            return pack();
         }
+        let (since_ns, worked_ns) = (now_ns(), thread_time_ns());
+        let aside = self.pack_ns > 0 && self.stays == 0 && self.step_aside();
+        let result = pack();
+        if aside {
+            self.asides = self.asides.wrapping_add(1);
+            let most = SLOW_ASIDE.0 * self.pack_ns * pages + SLOW_ASIDE.1;
+            if now_ns() - since_ns > most {
+                self.stays = ASIDE_ROUNDS;
+            } else if self.asides.is_multiple_of(ASIDE_ROUNDS) {
+                self.stays = 1;
+            }
+        } else {
+            self.pack_ns = (thread_time_ns() - worked_ns) / pages.max(1);
+            self.stays = self.stays.saturating_sub(1);
+        }
+        result
     }
 
-    /// The work for which it stepped aside, if it did, is done.
-    pub fn note_aside(&mut self) {
-        if let Some((since_ns, worked_ns)) = self.aside_since.take() {
-            let (all, worked) = (now_ns() - since_ns, thread_time_ns() - worked_ns);
-            if all > CROWDED.0 * worked + CROWDED.1 {
-                self.crowded = CROWDED_ROUNDS;
-            }
+    /// From beside the faulting thread to any other processor. False if there is none.
+    fn step_aside(&mut self) -> bool {
+        let Some(bound) = self.bound.as_mut() else {
+            return false;
+        };
+        let mut others = bound.before;
+        if let Some(cpu) = bound.beside {
+            others.unset(cpu);
         }
+        let stepped = others.count() > 0 && sched_setaffinity(None, &others).is_ok();
+        if stepped {
+            (bound.beside, bound.now) = (None, others);
+        }
+        stepped
     }
 
     /// Keeps to `wanted`, or to nothing. Whether that is a change.
@@ -293,6 +308,7 @@ pub fn only(cpu: usize) -> CpuSet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     /// On a thread of its own, so that other tests' threads stay where they are.
     fn apart(test: impl FnOnce() + Send + 'static) {
@@ -338,25 +354,33 @@ mod tests {
                 return eprintln!("skipped: one processor only");
             }
             let (faults, mut place) = (FaultProcessors::default(), Workplace::default());
-            place.step_aside();
-            assert_eq!(sched_getaffinity(None).unwrap(), before, "beside nobody");
+            let packed_on = |place: &mut Workplace, ms| {
+                place.pack(10, || {
+                    std::thread::sleep(Duration::from_millis(ms));
+                    sched_getaffinity(None).unwrap()
+                })
+            };
+            assert_eq!(packed_on(&mut place, 0), before, "beside nobody");
             place.note_moves(&faults, 640_000, 10);
             faults.note();
             place.choose_for_evictor(&faults, None);
             let cpu = place.kept_to().expect("moving is dear");
-            place.step_aside();
-            let aside = sched_getaffinity(None).unwrap();
+            assert_eq!(packed_on(&mut place, 0), only(cpu), "not known yet");
+            // Half a millisecond a page, so that the machine's other work does not count.
+            place.pack_ns = 500_000;
+            let aside = packed_on(&mut place, 0);
             assert!(!aside.is_set(cpu) && aside.count() == before.count() - 1);
             assert_ne!(sched_getcpu(), cpu);
             place.choose_for_evictor(&faults, None);
             assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
-            // Time that it did not get: others are running there.
-            place.step_aside();
-            std::thread::sleep(std::time::Duration::from_millis(2));
-            place.note_aside();
-            place.choose_for_evictor(&faults, None);
-            place.step_aside();
-            assert_eq!(sched_getaffinity(None).unwrap(), only(cpu));
+            // It took too long, so for a while it is not tried again.
+            assert_eq!(packed_on(&mut place, 30), aside);
+            for _ in 0..ASIDE_ROUNDS {
+                place.choose_for_evictor(&faults, None);
+                assert_eq!(packed_on(&mut place, 0), only(cpu));
+            }
+            place.pack_ns = 500_000;
+            assert_eq!(packed_on(&mut place, 0), aside);
             place.go(None);
             assert_eq!(sched_getaffinity(None).unwrap(), before);
         });
