@@ -26,6 +26,8 @@ pub struct Reading {
     pub message: String,
     /// `CLOCK_MONOTONIC` when the pager started, in nanoseconds.
     pub started_ns: u64,
+    /// It set out to execute another program in its place, which has not failed.
+    pub executing: bool,
     /// The PID namespace its process ID is of; 0 if not known.
     pub pid_namespace: u64,
     /// Whether its process holds the file, and so lives; `None` where that cannot be told.
@@ -68,6 +70,7 @@ impl Reader {
             lost: ledger.lost.load(Relaxed) != 0,
             message: ledger.message(),
             started_ns: ledger.started_ns.load(Relaxed),
+            executing: ledger.executing.load(Relaxed) != 0,
             pid_namespace: ledger.pid_namespace.load(Relaxed),
             held: is_held(file),
         })

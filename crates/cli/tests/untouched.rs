@@ -215,6 +215,31 @@ fn a_program_that_cannot_be_paged_is_exit_3_and_named() {
     );
 }
 
+#[test]
+fn a_static_program_in_a_script_is_told_of() {
+    where_able("a_static_program_in_a_script_is_told_of", || {
+        let program = match compile_c("programs", "four_threads", &["-static"]) {
+            Err(error) => return skipped("static programs", &error),
+            Ok(program) => program.display().to_string(),
+        };
+        let script = format!("exec {program} 1");
+        let mut command = governed(&["--resident", "4M"], "sh");
+        let outcome = run(command.args(["-c", &script]), LIMIT);
+        outcome.expect_code(0);
+        assert!(
+            outcome.stderr_text().contains("statically linked"),
+            "{}",
+            outcome.describe()
+        );
+        let outcome = run(
+            governed(&["--resident", "4M"], "sh")
+                .args(["-c", "exec /nonexistent; true; exec true"]),
+            LIMIT,
+        );
+        assert!(!outcome.stderr_text().contains("statically linked"));
+    });
+}
+
 /// Run by somebody it would give privileges to: the loader puts no agent into it.
 #[test]
 fn a_setuid_program_is_exit_3_and_named() {

@@ -10,7 +10,7 @@ use crate::report::{Latency, Statistics};
 const SUB_BUCKETS: usize = 16;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG03");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG04");
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40 ns (18 minutes).
 #[repr(C)]
@@ -91,6 +91,8 @@ macro_rules! counters {
             pub updated_ns: AtomicU64,
             /// Inode number of the PID namespace in which `pid` is the process's number; 0 if not known.
             pub pid_namespace: AtomicU64,
+            /// 1 while the process executes another program in its own place; it stays so if that one makes no ledger of its own.
+            pub executing: AtomicU64,
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// From reading the fault message to waking the thread.
             pub fault_latency: Histogram,

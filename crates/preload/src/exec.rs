@@ -1,5 +1,8 @@
 //! Execs: a program started with an environment of its choice is governed all the same.
 use std::ffi::{CStr, c_char};
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide::ledger::Ledger;
 
 use crate::config::{AGENT, LD_PRELOAD};
 use crate::lock_all;
@@ -31,6 +34,34 @@ struct Environment {
     pointers: Vec<*const c_char>,
     _strings: Vec<Vec<u8>>,
     given: Strings,
+    /// What is executed with it is another launcher's to govern.
+    theirs: bool,
+}
+
+/// While this lives, the ledger says that the process executes another program; it is dropped where that failed.
+struct Executing(Option<&'static Ledger>);
+
+impl Executing {
+    fn begin(environment: &Environment) -> Executing {
+        // A child made by vfork has its parent's ledger before it.
+        let own = |ledger: &&Ledger| ledger.pid.load(Relaxed) == std::process::id();
+        let ledger = agent()
+            .filter(|_| !environment.theirs)
+            .map(|agent| agent.pager.ledger)
+            .filter(own);
+        if let Some(ledger) = ledger {
+            ledger.executing.store(1, Relaxed);
+        }
+        Executing(ledger)
+    }
+}
+
+impl Drop for Executing {
+    fn drop(&mut self) {
+        if let Some(ledger) = self.0 {
+            ledger.executing.store(0, Relaxed);
+        }
+    }
 }
 
 impl Environment {
@@ -50,6 +81,7 @@ impl Environment {
             pointers: Vec::new(),
             _strings: Vec::new(),
             given,
+            theirs: false,
         };
         let (variables, library) = match (agent(), lock_all::wish()) {
             (Some(agent), _) => (&agent.config.variables, &agent.config.agent),
@@ -80,6 +112,11 @@ impl Environment {
         let of_theirs = value_of(AGENT.as_bytes())
             .zip(value_of(LD_PRELOAD.as_bytes()))
             .is_some_and(|(agent, list)| contains(list, agent));
+        out.theirs = of_theirs
+            && variables.iter().any(|variable| {
+                let other = |e: &CStr| e.to_bytes() != &variable[..];
+                entries().any(|e| e.to_bytes().starts_with(&variable[..name(variable)]) && other(e))
+            });
         if (preloaded || of_theirs) && !variables.iter().any(missing) {
             return out;
         }
@@ -148,6 +185,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
     // SAFETY: the C library's `execve`, with the caller's arguments and an environment built from the caller's.
     unsafe {
         let environment = Environment::new(envp);
+        let _executing = Executing::begin(&environment);
         let next: unsafe extern "C" fn(*const c_char, Strings, Strings) -> i32 =
             std::mem::transmute(EXECVE.address());
         next(path, argv, environment.pointer())
@@ -207,6 +245,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     // SAFETY: the C library's `execvpe`, as above.
     unsafe {
         let environment = Environment::new(envp);
+        let _executing = Executing::begin(&environment);
         let next: unsafe extern "C" fn(*const c_char, Strings, Strings) -> i32 =
             std::mem::transmute(EXECVPE.address());
         next(file, argv, environment.pointer())
@@ -222,6 +261,7 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     // SAFETY: the C library's `fexecve`, as above.
     unsafe {
         let environment = Environment::new(envp);
+        let _executing = Executing::begin(&environment);
         let next: unsafe extern "C" fn(i32, Strings, Strings) -> i32 =
             std::mem::transmute(FEXECVE.address());
         next(fd, argv, environment.pointer())
@@ -243,6 +283,7 @@ pub unsafe extern "C" fn execveat(
     // SAFETY: the C library's `execveat`, as above.
     unsafe {
         let environment = Environment::new(envp);
+        let _executing = Executing::begin(&environment);
         let next: unsafe extern "C" fn(i32, *const c_char, Strings, Strings, i32) -> i32 =
             std::mem::transmute(EXECVEAT.address());
         next(fd, path, argv, environment.pointer(), flags)

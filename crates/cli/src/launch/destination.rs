@@ -15,7 +15,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Opens it.
+    /// Opens it. What is in the file stays there until it is filled: the command may yet be refused.
     pub fn open(option: &'static str, path: &Path) -> Result<Destination, Failure> {
         let mut destination = Destination {
             option,
@@ -23,8 +23,9 @@ impl Destination {
             file: None,
         };
         if path != Path::new("-") {
-            destination.file =
-                Some(File::create(path).map_err(|error| destination.failure(&error))?);
+            let mut options = File::options();
+            let file = options.write(true).create(true).truncate(false).open(path);
+            destination.file = Some(file.map_err(|error| destination.failure(&error))?);
         }
         Ok(destination)
     }
@@ -34,6 +35,8 @@ impl Destination {
         let result = match &self.file {
             None => fill(&mut io::stdout().lock()),
             Some(file) => {
+                // Fails for what has no length, such as a pipe.
+                let _ = file.set_len(0);
                 let mut out = BufWriter::new(file);
                 fill(&mut out).and_then(|()| out.flush())
             }

@@ -84,6 +84,32 @@ impl Outcome {
             && !matches!(ended, Ended::Exited(127) | Ended::Killed(_))
     }
 
+    /// Of processes that executed a program in their own place that made itself known in no way: what to say.
+    fn successors_missing(&self) -> Option<String> {
+        let told = |pid: u32| {
+            let mut all = [&self.refusals, &self.ungoverned, &self.uncounted].into_iter();
+            all.any(|notes| notes.iter().any(|(other, _)| *other == pid))
+        };
+        let is_last =
+            |index: usize, pid: u32| self.governed[index + 1..].iter().all(|p| p.pid != pid);
+        let gone: Vec<&Governed> = (self.governed.iter().enumerate())
+            .filter(|(_, process)| process.reading.executing && process.reading.held != Some(true))
+            .filter(|(index, process)| is_last(*index, process.pid) && !told(process.pid))
+            .map(|(_, process)| process)
+            .collect();
+        let first = gone.first()?;
+        let more = match gone.len() {
+            1 => String::new(),
+            several => format!(", and so did {} more", several - 1),
+        };
+        Some(format!(
+            "process {} ({}) executed a program in its own place that could not be governed, such as a statically linked one{more}; \
+             it ran with all the memory it asked for",
+            first.pid,
+            printable(&first.reading.statistics.command)
+        ))
+    }
+
     /// What has to be said on stderr, a line each; warnings only if `warnings`.
     pub fn messages(&self, ended: Ended, warnings: bool) -> Vec<String> {
         let mut lines = Vec::new();
@@ -98,6 +124,9 @@ impl Outcome {
             lines.push(format!(
                 "process {pid} was not governed: {reason}; it ran with all the memory it asked for"
             ));
+        }
+        if warnings {
+            lines.extend(self.successors_missing());
         }
         for (pid, reason) in self.uncounted.iter().filter(|_| warnings) {
             let reason = printable(reason);
@@ -278,6 +307,33 @@ mod tests {
         assert_eq!(none.code(Ended::Exited(127)), 127);
         assert_eq!(none.code(Ended::Killed(Signal::SIGKILL)), 137);
         assert_eq!(none.summary(), None);
+    }
+
+    #[test]
+    fn what_was_executed_and_made_no_ledger_is_told_of() {
+        let image = |pid, executing| {
+            let mut image = process(pid, false, "");
+            image.reading.executing = executing;
+            image
+        };
+        let lines = |governed| {
+            let outcome = Outcome {
+                governed,
+                ..Outcome::default()
+            };
+            outcome.messages(Ended::Exited(0), true)
+        };
+        assert!(lines(vec![image(9, true), image(9, false)]).is_empty());
+        let said = lines(vec![image(9, true), image(10, true), image(9, true)]);
+        assert_eq!(said.len(), 1);
+        assert!(said[0].starts_with("process 10") && said[0].contains("so did 1 more"));
+        let outcome = Outcome {
+            governed: vec![image(9, true)],
+            ungoverned: vec![(9, "too tight a limit".into())],
+            ..Outcome::default()
+        };
+        assert_eq!(outcome.messages(Ended::Exited(0), true).len(), 1);
+        assert!(outcome.messages(Ended::Exited(0), false).is_empty());
     }
 
     #[test]

@@ -19,6 +19,12 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
 
 /// Makes the file, or empties it; returns its absolute path.
 pub fn prepare(path: &Path) -> Result<PathBuf, Failure> {
+    if path == Path::new("-") {
+        return Err(Failure::new(
+            Exit::Usage,
+            "--trace -: a trace is mapped and cannot go to stdout; expected the name of a file",
+        ));
+    }
     File::create(path)
         .and_then(|_| path.canonicalize())
         .map_err(|error| failure(path, &error))

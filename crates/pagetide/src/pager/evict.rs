@@ -327,21 +327,21 @@ impl<'p> Evictor<'p> {
         let dirty = self.outgoing.dirty();
         let outgoing = &mut self.outgoing;
         let mut put_and_drop = || {
-            let error = outgoing.put(store.put_batch_pages).err();
+            let (put, error) = outgoing.put(store.put_batch_pages);
             if error.is_some() {
                 while !outgoing.give_back() {
                     std::thread::yield_now();
                 }
             }
             outgoing.drop_frames();
-            error
+            (put, error)
         };
         // A store that answers from elsewhere is best asked from where the program is.
-        let error = match dirty >= ASIDE_PAGES && !store.get_sleeps {
+        let (put, error) = match dirty >= ASIDE_PAGES && !store.get_sleeps {
             true => self.workplace.pack(dirty, put_and_drop),
             false => put_and_drop(),
         };
-        self.note_failure(error, dirty > 0);
+        self.note_failure(error, put > 0);
         self.evict_in_place();
     }
 
@@ -396,11 +396,11 @@ impl<'p> Evictor<'p> {
     /// Keeps account of a failing store, and ends the process when it fails for too long while faults wait for room.
     pub(super) fn note_failure(&mut self, error: Option<StoreError>, put: bool) {
         let pager = self.pager;
+        if put {
+            self.failing_since_ns = None;
+            self.backoff = BACKOFF.0;
+        }
         let Some(error) = error else {
-            if put {
-                self.failing_since_ns = None;
-                self.backoff = BACKOFF.0;
-            }
             return;
         };
         pager.ledger.errors.fetch_add(1, Relaxed);

@@ -218,7 +218,9 @@ impl Workplace {
 
     /// From beside the faulting thread to any other processor. False if there is none.
     fn step_aside(&mut self) -> bool {
-        let Some(bound) = self.bound.as_mut() else {
+        let now = sched_getaffinity(None);
+        // Somebody else's decision counts for more.
+        let Some(bound) = self.bound.as_mut().filter(|bound| now == Ok(bound.now)) else {
             return false;
         };
         let mut others = bound.before;

@@ -167,8 +167,8 @@ impl<'p> Outgoing<'p> {
     }
 
     /// Puts the dirty pages into the store, at most `at_a_time` in a call, and makes them stored. Zero pages need no store: they go back
-    /// to being untouched. On an error what was not put stays staged.
-    pub fn put(&mut self, at_a_time: usize) -> Result<(), StoreError> {
+    /// to being untouched. On an error what was not put stays staged. Returns how many were dealt with, and the error.
+    pub fn put(&mut self, at_a_time: usize) -> (usize, Option<StoreError>) {
         let pager = self.pager;
         let mut pages: [&Page; BATCH_PAGES] = [&Page::ZERO; BATCH_PAGES];
         let mut slots = [Slot(0); BATCH_PAGES];
@@ -192,17 +192,17 @@ impl<'p> Outgoing<'p> {
         }
         drop(gate);
         let mut done = 0;
-        let result = loop {
+        let error = loop {
             let end = full.min(done + at_a_time.max(1));
             if done == end {
-                break Ok(());
+                break None;
             }
             match pager
                 .active_store()
                 .put(&pages[done..end], &mut slots[done..end])
             {
                 Ok(()) => done = end,
-                Err(error) => break Err(error),
+                Err(error) => break Some(error),
             }
         };
         // Of those that need the store, the first `done` are there.
@@ -219,7 +219,7 @@ impl<'p> Outgoing<'p> {
             None => self.staged.len(),
         };
         self.settle(&puts[..settled], &slots[..done]);
-        result
+        (settled, error)
     }
 
     /// Makes pages that were put stored: `puts` are their indices and whether they took a slot.
