@@ -235,7 +235,7 @@ pub struct Run {
     #[arg(long, short)]
     pub quiet: bool,
     /// At exit, draw resident memory against the budget and the fault rate over time to FILE, as SVG
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg|-")]
     pub plot: Option<PathBuf>,
     /// Record the faults of the program, not of processes it starts, to FILE for `pagetide bench policy`; at most 16 Mi of them
     #[arg(long, value_name = "FILE")]

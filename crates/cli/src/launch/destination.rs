@@ -15,7 +15,7 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Opens it. What is in the file stays there until it is filled: the command may yet be refused.
+    /// Opens it. What is in the file stays there until [`Destination::empty`]: the command may yet be refused.
     pub fn open(option: &'static str, path: &Path) -> Result<Destination, Failure> {
         let mut destination = Destination {
             option,
@@ -30,13 +30,17 @@ impl Destination {
         Ok(destination)
     }
 
+    /// Discards what was in the file. Before the program starts, which may write to it as well.
+    pub fn empty(&self) {
+        // Fails for what has no length, such as a pipe.
+        let _ = self.file.as_ref().map(|file| file.set_len(0));
+    }
+
     /// Fills it.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         let result = match &self.file {
             None => fill(&mut io::stdout().lock()),
             Some(file) => {
-                // Fails for what has no length, such as a pipe.
-                let _ = file.set_len(0);
                 let mut out = BufWriter::new(file);
                 fill(&mut out).and_then(|()| out.flush())
             }

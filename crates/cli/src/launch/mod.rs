@@ -65,6 +65,10 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         ("--plot", options.plot.as_deref()),
         ("--trace", options.trace.as_deref()),
     ])?;
+    statistics
+        .iter()
+        .chain(&picture)
+        .for_each(Destination::empty);
     let run_dir = RunDir::create()?;
 
     let mut environment = environment(&agent, budget_bytes, &store, run_dir.path()).to_vec();

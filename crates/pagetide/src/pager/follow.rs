@@ -7,10 +7,10 @@
 //!
 //! Packing what was moved out interrupts nobody. For that the evictor steps aside, to a processor that would else be idle, and the program goes on
 //! meanwhile.
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use pagetide_kernel::sync::now_ns;
-use pagetide_kernel::thread::shares_processor;
+use pagetide_kernel::thread::{control_block, shares_processor};
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -25,6 +25,8 @@ pub const PROBE_PAGES: u64 = 16;
 const SLOW_ASIDE: (u64, u64) = (2, 100_000);
 /// After that the evictor packs beside the program for so many rounds; and once after so many rounds aside, to see what that costs.
 const ASIDE_ROUNDS: u32 = 64;
+/// One noted fault in so many asks the kernel which thread has it.
+const ASK_AGAIN: u32 = 64;
 /// What [`FaultProcessors::evictor`] holds while the evictor works anywhere, and the lower half of `last` while the processor is not known.
 const ANYWHERE: u32 = u32::MAX;
 
@@ -33,6 +35,8 @@ const ANYWHERE: u32 = u32::MAX;
 pub struct FaultProcessors {
     /// The thread that faulted last (upper half), and its processor.
     last: AtomicU64,
+    /// Where the control block of the thread is that noted its own fault last, and how many were noted.
+    noted: (AtomicUsize, AtomicU32),
     /// How often another thread than the last one has faulted.
     changes: AtomicU32,
     /// The processor the evictor keeps to.
@@ -47,6 +51,7 @@ impl Default for FaultProcessors {
     fn default() -> FaultProcessors {
         FaultProcessors {
             last: AtomicU64::new(ANYWHERE as u64),
+            noted: (AtomicUsize::new(0), AtomicU32::new(0)),
             changes: AtomicU32::new(0),
             evictor: AtomicU32::new(ANYWHERE),
             evictor_thread: AtomicU32::new(0),
@@ -56,10 +61,18 @@ impl Default for FaultProcessors {
 }
 
 impl FaultProcessors {
-    /// The calling thread serves a fault of its own.
+    /// The calling thread serves a fault of its own. Mostly it is the one that did last time, which is known without asking the kernel; now and
+    /// then it is asked, for a new thread may have the control block of one that has ended.
     pub fn note(&self) {
-        let thread = gettid().as_raw_nonzero().get() as u32;
+        let (block, (last_block, count)) = (control_block(), &self.noted);
+        let noted = count.load(Relaxed);
+        count.store(noted.wrapping_add(1), Relaxed);
+        let thread = match block == last_block.load(Relaxed) && !noted.is_multiple_of(ASK_AGAIN) {
+            true => (self.last.load(Relaxed) >> 32) as u32,
+            false => gettid().as_raw_nonzero().get() as u32,
+        };
         self.note_of(thread, sched_getcpu() as u32);
+        last_block.store(block, Relaxed);
     }
 
     /// `thread` has faulted; where it runs is not known.
