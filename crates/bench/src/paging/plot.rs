@@ -1,8 +1,11 @@
 //! How many accesses take longer than so long: both scales logarithmic, Pagetide beside the peer.
+use std::cmp::Ordering;
+
 use svg::Document;
 use svg::node::element::{Line, Polyline, Rectangle, Text};
 
 use super::experiment::{Results, System};
+use super::floor;
 
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 420.0;
@@ -10,7 +13,10 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 170.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
-const COLOURS: [&str; 4] = ["#d62728", "#e6a3a3", "#1f77b4", "#2ca02c"];
+/// Of the peer's settings, of Pagetide, and of the bare handlers.
+const PEERS: [&str; 2] = ["#d62728", "#e6a3a3"];
+const PAGETIDE: &str = "#1f77b4";
+const FLOORS: [&str; 2] = ["#98df8a", "#2ca02c"];
 /// Decades shown: times from 10 ns, shares down to one in a hundred thousand.
 const X: (f64, f64) = (1.0, 7.0);
 const Y: (f64, f64) = (-5.0, 0.0);
@@ -106,11 +112,15 @@ pub fn draw(results: &Results, systems: &[System]) -> String {
         "middle",
         time,
     ));
+    let is_floor = |system: &System| [floor::BARE, floor::STORE].contains(&&*system.name);
+    let pagetide = systems.iter().rposition(|system| !is_floor(system));
+    let pagetide = pagetide.unwrap_or(0);
     for (index, system) in systems.iter().enumerate() {
         // Pagetide comes last and is always blue.
-        let colour = match index + 1 == systems.len() {
-            true => COLOURS[2],
-            false => COLOURS[index],
+        let colour = match index.cmp(&pagetide) {
+            Ordering::Less => PEERS[index % PEERS.len()],
+            Ordering::Equal => PAGETIDE,
+            Ordering::Greater => FLOORS[(index - pagetide - 1) % FLOORS.len()],
         };
         let at = TOP + 18.0 * index as f64;
         document = document
