@@ -30,7 +30,7 @@ use super::turnstile::KeptSince;
 use super::word::State;
 use super::{BATCH_PAGES, Ownership, Pager};
 
-/// So many pages to be packed are worth going to another processor and back, some 20 us.
+/// So many pages to be packed are worth two moves of the evictor between processors.
 const ASIDE_PAGES: usize = 32;
 /// Pages of a round while somebody waits for room, and of every round over a store that takes its time.
 const SHORT_ROUND_PAGES: u64 = 64;

@@ -238,7 +238,7 @@ fn placed(word: u64) -> (usize, usize) {
 }
 
 /// Asks for every cache line of `words` at once. They have not been used for long, and copying them word by word waits for a few lines at a
-/// time: with this, a page is read in half the time.
+/// time.
 #[inline]
 fn touch(words: &[AtomicU64]) {
     const LINE_WORDS: usize = 8;
