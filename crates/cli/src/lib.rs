@@ -47,6 +47,10 @@ pub fn main() -> u8 {
             return code.code();
         }
     };
+    if let Err(unknown) = pagetide_kernel::mask::check_environment() {
+        let _ = writeln!(std::io::stderr(), "pagetide: {unknown}");
+        return Exit::Usage.code();
+    }
     let result = match arguments.command {
         Command::Run(options) => launch::run(&options, &inherited),
         Command::Ps { json } => commands::ps::ps(json),

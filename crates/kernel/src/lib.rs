@@ -8,6 +8,7 @@
 pub mod fork;
 pub mod limits;
 pub mod maps;
+pub mod mask;
 pub mod memory;
 pub mod mlock;
 pub mod own;

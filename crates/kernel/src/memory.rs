@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::fork::syscall6;
+use crate::mask::{self, Masked};
 use crate::page::{PAGE_SIZE, PageNumber, PageRange};
 
 const SYS_MADVISE: usize = 28;
@@ -118,6 +119,7 @@ impl BatchDropper {
     /// For this process; an error where the kernel cannot.
     pub fn new() -> Result<BatchDropper, Errno> {
         use std::os::fd::FromRawFd;
+        mask::check(Masked::ProcessMadvise, Errno::INVAL)?;
         // SAFETY: getpid and pidfd_open(2) have no other effect than a fresh descriptor.
         let fd = unsafe {
             syscall6(

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode, opcode};
 
+use crate::mask::{self, Masked};
 use crate::page::{PageNumber, PageRange};
 
 /// `PAGEMAP_SCAN` categories.
@@ -64,6 +65,16 @@ unsafe impl Ioctl for Scan<'_> {
     }
 }
 
+/// `PAGEMAP_SCAN`: how many regions it found.
+///
+/// # Safety
+/// `arg.vec` points at a live array of `vec_len` regions.
+unsafe fn scan(file: &OwnedFd, arg: &mut ScanArg) -> Result<usize, Errno> {
+    mask::check(Masked::PagemapScan, Errno::NOTTY)?;
+    // SAFETY: by the caller's word.
+    unsafe { ioctl::ioctl(file.as_fd(), Scan(arg)) }
+}
+
 /// This process's page map.
 #[derive(Debug)]
 pub struct Pagemap(Option<OwnedFd>);
@@ -104,7 +115,7 @@ impl Pagemap {
                 return_mask: category::PRESENT | category::SWAPPED | category::ZERO_PAGE,
             };
             // SAFETY: `arg.vec` points at `regions`, which outlives the call.
-            let count = match unsafe { ioctl::ioctl(file.as_fd(), Scan(&mut arg)) } {
+            let count = match unsafe { scan(file, &mut arg) } {
                 Err(Errno::NOTTY | Errno::INVAL) => {
                     let rest = PageRange {
                         start: PageNumber::containing(start as usize),
@@ -168,7 +179,7 @@ impl Pagemap {
                 return_mask: category::WRITTEN,
             };
             // SAFETY: `arg.vec` points at `regions`, which outlives the call.
-            let count = unsafe { ioctl::ioctl(file.as_fd(), Scan(&mut arg)) }?;
+            let count = unsafe { scan(file, &mut arg) }?;
             for region in &regions[..count.min(regions.len())] {
                 found(PageRange {
                     start: PageNumber::containing(region.start as usize),

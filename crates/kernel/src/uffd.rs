@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Updater, opcode};
 
+use crate::mask;
 use crate::page::{PAGE_SHIFT, PageNumber, PageRange};
 
 mod message;
@@ -173,7 +174,7 @@ pub struct Uffd {
 impl Uffd {
     /// The features this kernel has, asked of a throw-away descriptor (a descriptor answers `UFFDIO_API` once).
     pub fn kernel_features(fd: OwnedFd) -> Result<u64, Errno> {
-        Uffd::negotiate(fd, 0).map(|uffd| uffd.features)
+        Uffd::negotiate(fd, 0).map(|uffd| mask::in_force().uffd_features(uffd.features))
     }
 
     /// Makes a fresh descriptor usable with exactly `features`.

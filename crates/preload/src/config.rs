@@ -2,6 +2,7 @@
 use std::path::{Path, PathBuf};
 
 use pagetide::pager::policy::Kind;
+use pagetide_kernel::mask;
 
 /// The budget in bytes.
 pub const BUDGET: &str = "PAGETIDE_BUDGET";
@@ -57,12 +58,20 @@ impl Config {
         let run_dir = std::env::var_os(RUN_DIR)?;
         let agent = std::env::var_os(AGENT)?.into_vec();
         let run_dir = PathBuf::from(run_dir);
-        let variables = [BUDGET, STORE, MAPPINGS_OVER, RUN_DIR, AGENT, POLICY, QUIET]
-            .iter()
-            .filter_map(|name| {
-                let value = std::env::var_os(name)?.into_vec();
-                Some([name.as_bytes(), b"=", &value].concat())
-            });
+        let passed_on = [
+            BUDGET,
+            STORE,
+            MAPPINGS_OVER,
+            RUN_DIR,
+            AGENT,
+            POLICY,
+            QUIET,
+            mask::VARIABLE,
+        ];
+        let variables = passed_on.iter().filter_map(|name| {
+            let value = std::env::var_os(name)?.into_vec();
+            Some([name.as_bytes(), b"=", &value].concat())
+        });
         Some(Config {
             budget_bytes: budget.parse().ok()?,
             store: std::env::var(STORE).unwrap_or_else(|_| "ram:".into()),

@@ -10,6 +10,7 @@ use pagetide::pager::evict::Evictor;
 use pagetide::pager::fault::FaultThread;
 use pagetide::pager::recorder::Recorder;
 use pagetide::pager::{Handles, Ownership, Pager};
+use pagetide_kernel::mask;
 use pagetide_kernel::own::exclude;
 use pagetide_kernel::procfs;
 use pagetide_kernel::sync::{futex_wait, futex_wake};
@@ -122,6 +123,8 @@ pub fn at_load() {
     let Some(config) = Config::from_environment() else {
         return;
     };
+    // Before the program runs, which may change its environment.
+    mask::read();
     // Anonymous memory under userfaultfd gets 4 KiB pages; huge pages beforehand would only have to be split.
     // SAFETY: prctl(PR_SET_THP_DISABLE) takes plain numbers.
     unsafe { libc::prctl(41, 1, 0, 0, 0) };

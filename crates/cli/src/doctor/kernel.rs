@@ -1,4 +1,5 @@
 //! What the kernel can do: userfaultfd and its features one by one, and the other calls the pager makes.
+use pagetide_kernel::mask;
 use pagetide_kernel::probe::{self, Openings, PagingTrial};
 use pagetide_kernel::uffd::{Stop, feature};
 use rustix::io::Errno;
@@ -108,7 +109,8 @@ const FEATURES: [Feature; 12] = [
 /// Everything about the kernel.
 pub fn examine(situation: Situation) -> Vec<Finding> {
     let openings = Openings::probe();
-    let mut findings = opened(&openings, situation);
+    let mut findings: Vec<Finding> = mask_in_force().into_iter().collect();
+    findings.extend(opened(&openings, situation));
     match probe::userfaultfd_features() {
         Ok(features) => {
             findings.extend(FEATURES.iter().map(|feature| judge(feature, features)));
@@ -127,6 +129,20 @@ pub fn examine(situation: Situation) -> Vec<Finding> {
     }
     findings.extend(calls(situation));
     findings
+}
+
+/// A setting for tests that makes what follows look like an older kernel.
+fn mask_in_force() -> Option<Finding> {
+    let masked = mask::in_force().describe();
+    let finding = Finding::ok(
+        UFFD,
+        mask::VARIABLE,
+        Need::Improves,
+        format!("treated as absent: {masked}"),
+        "a setting for tests: takes the ways that older kernels take",
+    );
+    let fix = format!("unset {}", mask::VARIABLE);
+    (!masked.is_empty()).then(|| finding.but(Status::Degraded, fix))
 }
 
 /// The ways in: one that serves kernel-mode faults is enough.

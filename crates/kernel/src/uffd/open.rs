@@ -6,6 +6,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
 
 use super::IOC_NEW;
+use crate::mask::{self, Masked};
 
 /// Why a userfaultfd could not be opened: both ways in, and what each said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +40,7 @@ unsafe impl Ioctl for New {
 /// Opens `/dev/userfaultfd`, whose file permission decides who may page kernel-mode faults.
 pub fn open_device() -> Result<OwnedFd, Errno> {
     use rustix::fs::{Mode, OFlags, open};
+    mask::check(Masked::Device, Errno::NOENT)?;
     open(
         c"/dev/userfaultfd",
         OFlags::RDWR | OFlags::CLOEXEC,
