@@ -110,7 +110,7 @@ macro_rules! hazards {
 
 hazards! {
     addresses_many bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self give_up_without_pause
-    fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
+    fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_other_tables fork_parent_first fork_slow_child
     fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten
     madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate memory_calls_at_random mlock_part mprotect_none
     mprotect_readonly mprotect_rwx mremap_beside_mmap mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole

@@ -3,35 +3,28 @@
 //! The parent's threads hold still over the system call, so that page words, queue and heap are copied in a consistent state.
 //! The parent's store is frozen for the child: what is in it now stays readable until the child's lease ends (exit or exec). The
 //! child reads it through its own copy of the store object and descriptors handed over; what it evicts goes to a store of its own.
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
 
 use pagetide::pager::exclusion::Inside;
 use pagetide::pager::word::GENERATIONS;
 use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
 use pagetide_kernel::memory::set_inherited;
-use pagetide_kernel::sync::{LockGuard, now_ns};
+use pagetide_kernel::sync::LockGuard;
 use pagetide_store::Freeze;
 use rustix::io::Errno;
 use rustix::process::Resource;
 
 use crate::advice::{self, Wish};
 use crate::next::{Next, set_errno};
-use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child, warden_tid};
+use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child};
 use crate::warden::{AUXILIARY, BELL, LEASES, LeaseDesk, Ticket};
-use crate::{alloc, exec, own_stack, warden};
-
-const SYS_PIDFD_OPEN: usize = 434;
-const SYS_PIDFD_GETFD: usize = 438;
-const PIDFD_THREAD: usize = 0o200;
+use crate::{alloc, exec, handover, own_stack, warden};
 
 /// A child's agent needs about 16 descriptors; with a lower limit the fork is refused rather than the child ended.
 const DESCRIPTORS_NEEDED: u64 = 20;
 /// Likewise the bytes of address space that a child's store and tables take at least.
 const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
-
-/// How long a fork waits for the warden, which on a busy machine may get no processor for seconds.
-const LEASE_PATIENCE_NS: u64 = 20_000_000_000;
 
 /// Held from just before the system call until just after, in parent and child.
 struct Held {
@@ -69,63 +62,16 @@ pub fn prepare() {
     own_stack::prepare();
 }
 
-/// A copy, in the calling thread's descriptor table, of a descriptor in the agent's.
-fn borrow_from_agent(fd: RawFd) -> Result<OwnedFd, Errno> {
-    let check = |result: isize| {
-        if result < 0 {
-            Err(Errno::from_raw_os_error(-result as i32))
-        } else {
-            Ok(result as RawFd)
-        }
-    };
-    // SAFETY: pidfd_open and pidfd_getfd return fresh descriptors or errors.
-    let pidfd = check(unsafe {
-        syscall6(
-            SYS_PIDFD_OPEN,
-            [warden_tid() as usize, PIDFD_THREAD, 0, 0, 0, 0],
-        )
-    });
-    if let Ok(pidfd) = pidfd {
-        // SAFETY: fresh, ours; closed on drop.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
-        use std::os::fd::AsRawFd;
-        // SAFETY: as above.
-        let copy = check(unsafe {
-            syscall6(
-                SYS_PIDFD_GETFD,
-                [pidfd.as_raw_fd() as usize, fd as usize, 0, 0, 0, 0],
-            )
-        })?;
-        // SAFETY: fresh, ours.
-        return Ok(unsafe { OwnedFd::from_raw_fd(copy) });
-    }
-    // Before 6.9 there is no pidfd for a thread: reopen the file by its name in /proc. Read-write suits stores, the device and pipes alike.
-    use rustix::fs::{Mode, OFlags, open};
-    let path = format!("/proc/self/task/{}/fd/{fd}", warden_tid());
-    open(path.as_str(), OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-}
-
 /// Asks the warden for a lease: a pipe whose write end the child holds until it exits or execs. Returns that end's number in the
 /// agent's descriptor table.
 fn lease(agent: &Agent) -> Result<(Ticket, RawFd), Errno> {
     let ticket = desk().ask();
-    let until_ns = now_ns() + LEASE_PATIENCE_NS;
-    loop {
-        let seen = agent.pager.progress.look();
-        BELL.ring();
-        let mut desk = desk();
-        if let Some(granted) = desk.take(ticket) {
-            return granted.map(|fd| (ticket, fd));
+    match warden::wait_for(agent, || desk().take(ticket)) {
+        Some(granted) => granted.map(|fd| (ticket, fd)),
+        None => {
+            desk().give_up(ticket);
+            Err(Errno::AGAIN)
         }
-        if now_ns() > until_ns {
-            desk.give_up(ticket);
-            return Err(Errno::AGAIN);
-        }
-        drop(desk);
-        agent
-            .pager
-            .progress
-            .wait(seen, Some(std::time::Duration::from_millis(2)));
     }
 }
 
@@ -157,32 +103,16 @@ impl Caught {
     }
 
     fn copy_all(&self, lease_fd: RawFd) -> Result<Box<Inheritance>, Errno> {
-        use std::os::fd::IntoRawFd;
-        let kept = self
+        let mut kept = self
             .agent
             .kept
             .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        let copy = |fd: RawFd| borrow_from_agent(fd).map(OwnedFd::into_raw_fd);
-        let copies = |fds: &[RawFd]| {
-            fds.iter()
-                .map(|fd| copy(*fd))
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let mut leases = copies(&kept.leases)?;
-        leases.push(copy(lease_fd)?);
-        Ok(Box::new(Inheritance {
-            kept: Kept {
-                device: kept.device.map(copy).transpose()?,
-                proc: kept.proc.map(copy).transpose()?,
-                stores: kept
-                    .stores
-                    .iter()
-                    .map(|s| copies(s))
-                    .collect::<Result<_, _>>()?,
-                leases,
-            },
-        }))
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone();
+        kept.leases.push(lease_fd);
+        let copies = handover::copies(self.agent, &kept.numbers().collect::<Vec<_>>())?;
+        kept.renumber(copies.into_iter().map(OwnedFd::into_raw_fd));
+        Ok(Box::new(Inheritance { kept }))
     }
 
     fn set_all_inherited(&self, inherited: bool) {
@@ -205,15 +135,9 @@ impl Caught {
 }
 
 fn close_all(kept: &Kept) {
-    for fd in kept
-        .device
-        .iter()
-        .chain(&kept.proc)
-        .chain(kept.stores.iter().flatten())
-        .chain(&kept.leases)
-    {
+    for fd in kept.numbers() {
         // SAFETY: copies made for this fork in this thread's table, and nobody else's.
-        drop(unsafe { OwnedFd::from_raw_fd(*fd) });
+        drop(unsafe { OwnedFd::from_raw_fd(fd) });
     }
 }
 
@@ -289,12 +213,7 @@ impl AroundFork for Caught {
         drop(_heap);
         drop(_auxiliary);
         // The numbers stay valid in the child's warden, whose table starts as a copy of this one.
-        let copy = Kept {
-            device: handed_over.kept.device,
-            proc: handed_over.kept.proc,
-            stores: handed_over.kept.stores.clone(),
-            leases: handed_over.kept.leases.clone(),
-        };
+        let copy = handed_over.kept.clone();
         restart_in_child(handed_over);
         close_all(&copy);
     }

@@ -13,6 +13,7 @@ mod counters;
 mod credentials;
 mod exec;
 mod forking;
+mod handover;
 mod lock_all;
 mod locking;
 mod mapping;

@@ -36,7 +36,7 @@ pub struct Agent {
 }
 
 /// Descriptors in the agent's own table that a forked child must have as well.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Kept {
     /// `/dev/userfaultfd`, if it could be opened: a child may have lost the right to.
     pub device: Option<RawFd>,
@@ -46,6 +46,25 @@ pub struct Kept {
     pub stores: Vec<Vec<RawFd>>,
     /// Write ends of the leases this process holds on its ancestors' stores.
     pub leases: Vec<RawFd>,
+}
+
+impl Kept {
+    /// All of them, in the order that [`Kept::renumber`] expects.
+    pub fn numbers(&self) -> impl Iterator<Item = RawFd> {
+        let single = self.device.into_iter().chain(self.proc);
+        let stores = self.stores.iter().flatten();
+        single.chain(stores.chain(&self.leases).copied())
+    }
+
+    /// Puts other numbers in their places, as many as there are.
+    pub fn renumber(&mut self, numbers: impl Iterator<Item = RawFd>) {
+        let single = self.device.iter_mut().chain(&mut self.proc);
+        let stores = self.stores.iter_mut().flatten();
+        let places = single.chain(stores.chain(&mut self.leases));
+        places
+            .zip(numbers)
+            .for_each(|(place, number)| *place = number);
+    }
 }
 
 static AGENT: OnceLock<Agent> = OnceLock::new();

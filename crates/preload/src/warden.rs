@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
+use crate::handover;
 use crate::program::Program;
 use crate::refused::Refused;
 use crate::start::Agent;
@@ -77,6 +78,25 @@ pub fn look_now() {
 /// Has the warden look at the mappings the next time it works, also if nothing seems to have changed. Does not wait.
 pub fn ask_to_look() {
     LOOKS_ASKED.fetch_add(1, SeqCst);
+}
+
+/// Has the warden work until `answer` gives what is waited for; `None` if it gave nothing in 20 s. On a busy machine the warden may get no
+/// processor for seconds.
+pub fn wait_for<T>(agent: &Agent, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
+    const PATIENCE_NS: u64 = 20_000_000_000;
+    let until_ns = now_ns() + PATIENCE_NS;
+    loop {
+        let seen = agent.pager.progress.look();
+        BELL.ring();
+        let answered = answer();
+        if answered.is_some() || now_ns() > until_ns {
+            return answered;
+        }
+        agent
+            .pager
+            .progress
+            .wait(seen, Some(Duration::from_millis(2)));
+    }
 }
 
 /// The size of the address space when it was looked at last, in bytes.
@@ -170,6 +190,9 @@ impl Warden {
             {
                 let _working = AUXILIARY.lock();
                 self.serve_leases();
+                if handover::serve() {
+                    self.agent.pager.progress.ring();
+                }
                 crate::stacks::reap();
                 let seen = (
                     self.address_space_pages(),

@@ -165,8 +165,6 @@ impl Owner {
     pub(crate) fn inherit(&self, fds: &[i32]) {
         if let (Some(Lock { file, .. }), Some(fd)) = (&self.lock, fds.first()) {
             file.replace(*fd);
-            // Where descriptors are reopened in the child (before Linux 6.9) this is another open file: it needs the lock itself.
-            let _ = flock(file.read_only(), FlockOperation::NonBlockingLockShared);
         }
     }
 
