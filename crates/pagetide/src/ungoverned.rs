@@ -250,7 +250,9 @@ mod tests {
             for pid in 1..5 {
                 let table = &table;
                 scope.spawn(move || {
-                    (0..1000).for_each(|_| drop(table.note(pid, Obstacle::Static, b"/bin/a")))
+                    for _ in 0..1000 {
+                        table.note(pid, Obstacle::Static, b"/bin/a");
+                    }
                 });
             }
         });
