@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide::report::Statistics;
+use pagetide::ungoverned::Started;
 
 use crate::held::is_held;
 
@@ -26,8 +27,12 @@ pub struct Reading {
     pub message: String,
     /// `CLOCK_MONOTONIC` when the pager started, in nanoseconds.
     pub started_ns: u64,
-    /// It set out to execute another program in its place, which has not failed.
+    /// It set out to execute in its place a program that it could not judge, which has not failed.
     pub executing: bool,
+    /// Programs it started that no agent is loaded into.
+    pub ungoverned: Vec<Started>,
+    /// How many starts of such programs there were of which nothing else is known.
+    pub ungoverned_others: u64,
     /// The PID namespace its process ID is of; 0 if not known.
     pub pid_namespace: u64,
     /// Whether its process holds the file, and so lives; `None` where that cannot be told.
@@ -71,6 +76,8 @@ impl Reader {
             message: ledger.message(),
             started_ns: ledger.started_ns.load(Relaxed),
             executing: ledger.executing.load(Relaxed) != 0,
+            ungoverned: ledger.ungoverned.list(),
+            ungoverned_others: ledger.ungoverned.others(),
             pid_namespace: ledger.pid_namespace.load(Relaxed),
             held: is_held(file),
         })

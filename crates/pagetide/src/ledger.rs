@@ -5,12 +5,13 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::report::{Latency, Statistics};
+use crate::ungoverned::Ungoverned;
 
 /// Sub-buckets per power of two: values are at most 1/16 too high.
 const SUB_BUCKETS: usize = 16;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG04");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG05");
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40 ns (18 minutes).
 #[repr(C)]
@@ -91,7 +92,8 @@ macro_rules! counters {
             pub updated_ns: AtomicU64,
             /// Inode number of the PID namespace in which `pid` is the process's number; 0 if not known.
             pub pid_namespace: AtomicU64,
-            /// 1 while the process executes another program in its own place; it stays so if that one makes no ledger of its own.
+            /// 1 while the process executes, in its own place, a program of which it could not tell whether it takes the agent; it stays so if that one
+            /// makes no ledger of its own.
             pub executing: AtomicU64,
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// From reading the fault message to waking the thread.
@@ -100,6 +102,8 @@ macro_rules! counters {
             message_len: AtomicU32,
             command: [AtomicU64; 32],
             message: [AtomicU64; 128],
+            /// Programs it started that cannot be governed.
+            pub ungoverned: Ungoverned,
         }
     };
 }

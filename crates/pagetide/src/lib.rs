@@ -6,5 +6,6 @@ pub mod pager;
 pub mod region;
 pub mod report;
 pub mod track;
+pub mod ungoverned;
 
 pub use region::{Builder, Delivery, PinGuard, Region, RegionError};

@@ -1,4 +1,5 @@
 //! What the launcher tells the agent, by the environment. The names are declared here and nowhere else in the agent.
+use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
 use pagetide::pager::policy::Kind;
@@ -47,7 +48,7 @@ pub struct Config {
     /// The variables as found, `NAME=value`, for programs started with another environment.
     pub variables: Vec<Vec<u8>>,
     /// Path of this library.
-    pub agent: Vec<u8>,
+    pub agent: CString,
 }
 
 impl Config {
@@ -56,7 +57,7 @@ impl Config {
         use std::os::unix::ffi::OsStringExt;
         let budget = std::env::var(BUDGET).ok()?;
         let run_dir = std::env::var_os(RUN_DIR)?;
-        let agent = std::env::var_os(AGENT)?.into_vec();
+        let agent = CString::new(std::env::var_os(AGENT)?.into_vec()).ok()?;
         let run_dir = PathBuf::from(run_dir);
         let passed_on = [
             BUDGET,

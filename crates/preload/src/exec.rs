@@ -1,12 +1,11 @@
 //! Execs: a program started with an environment of its choice is governed all the same.
 use std::ffi::{CStr, c_char};
-use std::sync::atomic::Ordering::Relaxed;
-
-use pagetide::ledger::Ledger;
 
 use crate::config::{AGENT, LD_PRELOAD};
+use crate::executing::{Executing, Spawned};
 use crate::lock_all;
 use crate::next::Next;
+use crate::obstacle::{judge, judge_at, judge_descriptor, judge_found};
 use crate::own_stack;
 use crate::processors;
 use crate::start::agent;
@@ -38,32 +37,6 @@ struct Environment {
     theirs: bool,
 }
 
-/// While this lives, the ledger says that the process executes another program; it is dropped where that failed.
-struct Executing(Option<&'static Ledger>);
-
-impl Executing {
-    fn begin(environment: &Environment) -> Executing {
-        // A child made by vfork has its parent's ledger before it.
-        let own = |ledger: &&Ledger| ledger.pid.load(Relaxed) == std::process::id();
-        let ledger = agent()
-            .filter(|_| !environment.theirs)
-            .map(|agent| agent.pager.ledger)
-            .filter(own);
-        if let Some(ledger) = ledger {
-            ledger.executing.store(1, Relaxed);
-        }
-        Executing(ledger)
-    }
-}
-
-impl Drop for Executing {
-    fn drop(&mut self) {
-        if let Some(ledger) = self.0 {
-            ledger.executing.store(0, Relaxed);
-        }
-    }
-}
-
 impl Environment {
     /// # Safety
     /// `given` is null or a null-terminated array of C strings.
@@ -84,8 +57,8 @@ impl Environment {
             theirs: false,
         };
         let (variables, library) = match (agent(), lock_all::wish()) {
-            (Some(agent), _) => (&agent.config.variables, &agent.config.agent),
-            (None, Some(wish)) => (&wish.variables, &wish.agent),
+            (Some(agent), _) => (&agent.config.variables, agent.config.agent.as_bytes()),
+            (None, Some(wish)) => (&wish.variables, &wish.agent[..]),
             (None, None) => return out,
         };
         // SAFETY: by the caller's word.
@@ -185,7 +158,9 @@ pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: String
     // SAFETY: the C library's `execve`, with the caller's arguments and an environment built from the caller's.
     unsafe {
         let environment = Environment::new(envp);
-        let _executing = Executing::begin(&environment);
+        let _executing = Executing::begin(environment.theirs, |library| {
+            judge(libc::AT_FDCWD, path, false, library)
+        });
         let next: unsafe extern "C" fn(*const c_char, Strings, Strings) -> i32 =
             std::mem::transmute(EXECVE.address());
         next(path, argv, environment.pointer())
@@ -245,7 +220,9 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, argv: Strings, envp: Strin
     // SAFETY: the C library's `execvpe`, as above.
     unsafe {
         let environment = Environment::new(envp);
-        let _executing = Executing::begin(&environment);
+        let _executing = Executing::begin(environment.theirs, |library| {
+            judge_found(file, true, library)
+        });
         let next: unsafe extern "C" fn(*const c_char, Strings, Strings) -> i32 =
             std::mem::transmute(EXECVPE.address());
         next(file, argv, environment.pointer())
@@ -261,7 +238,8 @@ pub unsafe extern "C" fn fexecve(fd: i32, argv: Strings, envp: Strings) -> i32 {
     // SAFETY: the C library's `fexecve`, as above.
     unsafe {
         let environment = Environment::new(envp);
-        let _executing = Executing::begin(&environment);
+        let _executing =
+            Executing::begin(environment.theirs, |library| judge_descriptor(fd, library));
         let next: unsafe extern "C" fn(i32, Strings, Strings) -> i32 =
             std::mem::transmute(FEXECVE.address());
         next(fd, argv, environment.pointer())
@@ -283,7 +261,9 @@ pub unsafe extern "C" fn execveat(
     // SAFETY: the C library's `execveat`, as above.
     unsafe {
         let environment = Environment::new(envp);
-        let _executing = Executing::begin(&environment);
+        let _executing = Executing::begin(environment.theirs, |library| {
+            judge_at(fd, path, flags, library)
+        });
         let next: unsafe extern "C" fn(i32, *const c_char, Strings, Strings, i32) -> i32 =
             std::mem::transmute(EXECVEAT.address());
         next(fd, path, argv, environment.pointer(), flags)
@@ -316,7 +296,16 @@ pub unsafe extern "C" fn posix_spawn(
     unsafe {
         let environment = Environment::new(envp);
         let next: Spawn = std::mem::transmute(SPAWN.address());
-        next(pid, path, actions, attributes, argv, environment.pointer())
+        let mut spawned = Spawned::begin(environment.theirs, |library| {
+            judge(libc::AT_FDCWD, path, false, library)
+        });
+        let pid = spawned.place(pid);
+        let result = next(pid, path, actions, attributes, argv, environment.pointer());
+        if result == 0 {
+            let started = *pid;
+            spawned.is_running(started);
+        }
+        result
     }
 }
 
@@ -337,7 +326,16 @@ pub unsafe extern "C" fn posix_spawnp(
     unsafe {
         let environment = Environment::new(envp);
         let next: Spawn = std::mem::transmute(SPAWNP.address());
-        next(pid, file, actions, attributes, argv, environment.pointer())
+        let mut spawned = Spawned::begin(environment.theirs, |library| {
+            judge_found(file, false, library)
+        });
+        let pid = spawned.place(pid);
+        let result = next(pid, file, actions, attributes, argv, environment.pointer());
+        if result == 0 {
+            let started = *pid;
+            spawned.is_running(started);
+        }
+        result
     }
 }
 

@@ -333,10 +333,16 @@ pub unsafe extern "C" fn syscall(
         Some(_) if number == libc::SYS_execve => unsafe {
             exec::execve(a as _, b as _, c as _) as isize
         },
+        // SAFETY: the program's own pointers.
+        Some(_) if number == libc::SYS_execveat => unsafe {
+            exec::execveat(a as _, b as _, c as _, d as _, e as _) as isize
+        },
         // SAFETY: the program answers for its call.
         _ => unsafe { syscall6(number as usize, args) },
     };
-    if (-4095..0).contains(&result) && !(number == libc::SYS_execve && result == -1) {
+    // The exec functions have set it.
+    let has_errno = matches!(number, libc::SYS_execve | libc::SYS_execveat) && result == -1;
+    if (-4095..0).contains(&result) && !has_errno {
         set_errno(-result as i32);
         return -1;
     }

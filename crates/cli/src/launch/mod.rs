@@ -5,6 +5,7 @@ pub mod locked;
 pub mod outcome;
 pub mod remote;
 pub mod spawn;
+mod started;
 mod store;
 mod trace;
 pub mod wait;

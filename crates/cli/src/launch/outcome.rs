@@ -6,6 +6,7 @@ use std::path::Path;
 
 use pagetide::report::Statistics;
 
+use super::started;
 use super::wait::Ended;
 use crate::exit::Exit;
 use crate::governed::{Governed, printable, recorded};
@@ -103,7 +104,7 @@ impl Outcome {
             several => format!(", and so did {} more", several - 1),
         };
         Some(format!(
-            "process {} ({}) executed a program in its own place that could not be governed, such as a statically linked one{more}; \
+            "process {} ({}) executed a program in its own place that it could not read and that loaded no agent{more}; \
              it ran with all the memory it asked for",
             first.pid,
             printable(&first.reading.statistics.command)
@@ -126,6 +127,7 @@ impl Outcome {
             ));
         }
         if warnings {
+            lines.extend(started::told(&self.governed));
             lines.extend(self.successors_missing());
         }
         for (pid, reason) in self.uncounted.iter().filter(|_| warnings) {
