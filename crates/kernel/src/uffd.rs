@@ -303,8 +303,19 @@ impl Uffd {
         Ok(())
     }
 
-    /// Write-protects the present pages of `range`, or ends protection and wakes waiting writers.
+    /// Write-protects the present pages of `range`, or ends protection and wakes waiting writers. The range may span mappings.
+    ///
+    /// # Errors
+    /// [`Stop::Absent`] where a part is not registered; what comes before it is done. So is a hole between mappings before Linux 6.3;
+    /// later kernels pass over holes.
     pub fn write_protect(&self, range: PageRange, protect: bool) -> Result<(), Stop> {
+        match self.write_protect_at_once(range, protect) {
+            Err(Stop::Absent) if range.pages() > 1 => self.write_protect_in_pieces(range, protect),
+            result => result,
+        }
+    }
+
+    fn write_protect_at_once(&self, range: PageRange, protect: bool) -> Result<(), Stop> {
         let mode = if protect { WRITEPROTECT_MODE_WP } else { 0 };
         let mut arg = WriteprotectArg {
             range: range_arg(range),
@@ -313,6 +324,29 @@ impl Uffd {
         // SAFETY: opcode and struct belong together; protection changes no bytes.
         unsafe { ioctl::ioctl(&self.fd, Updater::<WRITEPROTECT, _>::new(&mut arg)) }
             .map_err(Stop::from)
+    }
+
+    /// Kernels before 6.3 want all of the range in one mapping. Where mappings end is found by halving: that needs no more than system calls,
+    /// so it can be done in a signal handler.
+    #[cold]
+    fn write_protect_in_pieces(&self, range: PageRange, protect: bool) -> Result<(), Stop> {
+        let mut rest = range;
+        let mut pages = range.pages() / 2;
+        while !rest.is_empty() {
+            let piece = PageRange {
+                start: rest.start,
+                end: rest.start.add(pages),
+            };
+            match self.write_protect_at_once(piece, protect) {
+                Ok(()) => {
+                    rest.start = piece.end;
+                    pages = rest.pages();
+                }
+                Err(Stop::Absent) if pages > 1 => pages /= 2,
+                Err(stop) => return Err(stop),
+            }
+        }
+        Ok(())
     }
 
     /// Makes any access to the missing pages of `range` raise SIGBUS.

@@ -227,3 +227,70 @@ fn emptying_races_the_eviction_of_a_clean_page() {
         assert_eq!(page.releases_of_old.load(Acquire), 1);
     });
 }
+
+/// A page that is evicted where it is.
+struct InPlace {
+    word: AtomicU64,
+    /// Whether the page is protected, and what is in it.
+    memory: Mutex<(bool, u64)>,
+}
+
+impl InPlace {
+    fn change(&self, from: Word, to: Word) -> bool {
+        self.word
+            .compare_exchange(from.0, to.0, AcqRel, Acquire)
+            .is_ok()
+    }
+
+    /// The fault thread, told of a write to the protected page, by now or long ago.
+    fn write_fault(&self) {
+        let word = Word(self.word.load(Acquire));
+        if matches!(word.state(), State::Resident | State::Protecting)
+            && self.change(word, word.with_state(State::Resident).pinned())
+        {
+            self.memory.lock().unwrap().0 = false;
+            while {
+                let word = Word(self.word.load(Acquire));
+                !self.change(word, word.unpinned())
+            } {}
+        }
+    }
+
+    fn write(&self) {
+        let mut memory = self.memory.lock().unwrap();
+        memory.1 += u64::from(!memory.0);
+    }
+
+    fn evict(&self) {
+        let word = Word(self.word.load(Acquire));
+        let is_evictable = word.state() == State::Resident && word.pins() == 0;
+        if !is_evictable || !self.change(word, word.with_state(State::Protecting)) {
+            return;
+        }
+        self.memory.lock().unwrap().0 = true;
+        let copy = self.memory.lock().unwrap().1;
+        let word = Word(self.word.load(Acquire));
+        let dropping = word.with_state(State::Dropping);
+        if word.state() == State::Protecting && self.change(word, dropping) {
+            assert_eq!(self.memory.lock().unwrap().1, copy, "a write was lost");
+        }
+    }
+}
+
+#[test]
+fn a_late_write_fault_races_the_eviction_in_place() {
+    for start in [dirty(), dirty().with_state(State::Protecting)] {
+        loom::model(move || {
+            let page = Arc::new(InPlace {
+                word: AtomicU64::new(start.0),
+                memory: Mutex::new((true, 0)),
+            });
+            let other = Arc::clone(&page);
+            let evictor = thread::spawn(move || other.evict());
+            page.write_fault();
+            page.write();
+            evictor.join().unwrap();
+            assert_eq!(Word(page.word.load(Acquire)).pins(), 0);
+        });
+    }
+}

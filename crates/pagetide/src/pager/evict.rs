@@ -25,6 +25,7 @@ use pagetide_store::StoreError;
 use super::follow::Workplace;
 use super::outgoing::Outgoing;
 use super::request::Completion;
+use super::store_health::{STALL_LIMIT, StoreHealth};
 use super::together::{Beside, QUIET_NS};
 use super::turnstile::KeptSince;
 use super::word::State;
@@ -34,14 +35,12 @@ use super::{BATCH_PAGES, Ownership, Pager};
 const ASIDE_PAGES: usize = 32;
 /// Pages of a round while somebody waits for room, and of every round over a store that takes its time.
 const SHORT_ROUND_PAGES: u64 = 64;
-/// How long the store may refuse pages while the program waits for room, before the program is ended. Stated in docs/failure-modes.md.
-pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// Rounds that must have found nothing to evict in that time.
 const STALL_ROUNDS: u32 = 200;
 /// Looks at a page that is being loaded while its eviction was asked for.
 const LOADING_TRIES: u32 = 1000;
-/// Pause after a failed put, doubling from the first to the second.
-const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(320));
+/// Pause after a round that found nothing it could evict, unless somebody asks for room.
+const FRUITLESS_PAUSE: Duration = Duration::from_millis(5);
 
 impl Pager {
     /// Makes the unpinned resident pages of `range` non-resident, as far as the store takes them, and waits until that is done.
@@ -63,6 +62,8 @@ pub(super) enum Round {
     Evicted,
     /// There was nothing it could evict.
     Nothing,
+    /// There was none: the store refused pages a moment ago and is given time.
+    Waiting,
     /// There was no need.
     Idle,
 }
@@ -80,11 +81,10 @@ pub struct Evictor<'p> {
     beside: Beside,
     /// When faults were last seen to have come, and how many there were: a thread that has some is held between rounds too.
     faulting: (u64, u64),
-    failing_since_ns: Option<u64>,
+    pub(super) health: StoreHealth,
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
     kept_since: KeptSince,
-    backoff: Duration,
 }
 
 impl<'p> Evictor<'p> {
@@ -99,10 +99,9 @@ impl<'p> Evictor<'p> {
             workplace: Workplace::default(),
             beside: Beside::where_it_is(),
             faulting: (0, 0),
-            failing_since_ns: None,
+            health: StoreHealth::new(),
             stuck_since: None,
             kept_since: None,
-            backoff: BACKOFF.0,
         }
     }
 
@@ -140,7 +139,10 @@ impl<'p> Evictor<'p> {
             match round {
                 Round::Evicted => pager.progress.ring(),
                 Round::Idle => self.rest(seen),
-                Round::Nothing => pager.work.wait(pager.work.look(), Some(self.backoff)),
+                Round::Nothing | Round::Waiting => {
+                    let pause = self.health.pause(now_ns()).unwrap_or(FRUITLESS_PAUSE);
+                    pager.work.wait(pager.work.look(), Some(pause));
+                }
             }
         }
         if pager.ownership == Ownership::SignalRegion {
@@ -175,7 +177,7 @@ impl<'p> Evictor<'p> {
     /// Ends the process when faults have waited too long for room that locked, pinned or sealed pages do not give.
     fn note_standstill(&mut self, round: Round) {
         let pager = self.pager;
-        if round != Round::Nothing || pager.wanted() == 0 {
+        if round != Round::Nothing || pager.wanted() == 0 || self.health.has_refused() {
             self.stuck_since = None;
             return;
         }
@@ -183,7 +185,7 @@ impl<'p> Evictor<'p> {
         self.stuck_since = Some((since, rounds.saturating_add(1)));
         // On a machine so busy that this thread seldom runs, time alone proves nothing.
         let long = now_ns() - since > STALL_LIMIT.as_nanos() as u64 && rounds > STALL_ROUNDS;
-        if long && self.failing_since_ns.is_none() {
+        if long {
             pager.end_process(&format!(
                 "no page could be evicted for {} s while the program waited for memory: {} KiB are resident ({} pages in the eviction queues) and locked (mlock), pinned by a device, or sealed without write access (mseal); use a larger --resident, or let the program lock and seal less",
                 STALL_LIMIT.as_secs(),
@@ -199,7 +201,12 @@ impl<'p> Evictor<'p> {
             return Round::Evicted;
         }
         match self.need() {
-            0 => Round::Idle,
+            0 => {
+                self.health.note_well();
+                Round::Idle
+            }
+            // Whoever waits for room rings again and again.
+            _ if self.health.pause(now_ns()).is_some() => Round::Waiting,
             need => {
                 let faults = &self.pager.fault_processors;
                 let by_signal = self.pager.ownership == Ownership::SignalRegion;
@@ -288,11 +295,16 @@ impl<'p> Evictor<'p> {
     pub(super) fn round(&mut self, count: usize) -> Round {
         self.pager.take_victims(&mut self.candidates, count);
         self.candidates.sort_unstable();
-        self.evict_candidates()
+        let round = self.evict_candidates();
+        if round == Round::Nothing && self.health.has_refused() {
+            self.health.back_off(now_ns());
+        }
+        round
     }
 
     /// Evicts the pages in `candidates`, at most a batch.
     pub(super) fn evict_candidates(&mut self) -> Round {
+        self.health.begin_round();
         let before = self.pager.ledger.evictions.load(Relaxed);
         self.drop_clean_in_batches();
         self.evict_by_moving();
@@ -341,7 +353,7 @@ impl<'p> Evictor<'p> {
             true => self.workplace.pack(dirty, put_and_drop),
             false => put_and_drop(),
         };
-        self.note_failure(error, put > 0);
+        self.note_puts(put, error);
         self.evict_in_place();
     }
 
@@ -393,30 +405,25 @@ impl<'p> Evictor<'p> {
         pager.ledger.clean_drops.fetch_add(dropped, Relaxed);
     }
 
-    /// Keeps account of a failing store, and ends the process when it fails for too long while faults wait for room.
-    pub(super) fn note_failure(&mut self, error: Option<StoreError>, put: bool) {
+    /// Keeps account of what the store did: took `taken` pages, and refused one more if there is an error. Ends the process when it has
+    /// taken none for too long while faults wait for room.
+    pub(super) fn note_puts(&mut self, taken: usize, error: Option<StoreError>) {
         let pager = self.pager;
-        if put {
-            self.failing_since_ns = None;
-            self.backoff = BACKOFF.0;
+        if taken > 0 {
+            self.health.note_well();
         }
         let Some(error) = error else {
             return;
         };
         pager.ledger.errors.fetch_add(1, Relaxed);
-        let now = now_ns();
         let starving = pager.wanted() > 0 || pager.resident() > pager.limit();
-        let since = *self.failing_since_ns.get_or_insert(now);
-        if !starving {
-            self.failing_since_ns = Some(now);
-        } else if now - since > STALL_LIMIT.as_nanos() as u64 {
+        if self.health.note_refusal(now_ns(), starving) {
             pager.end_process(&format!(
                 "the {} store has taken no page for {} s while the program waited for memory, so its budget cannot be held: {error}; give the store room, or use a larger --resident",
                 pager.active_store().capabilities().scheme,
                 STALL_LIMIT.as_secs()
             ));
         }
-        self.backoff = (self.backoff * 2).min(BACKOFF.1);
     }
 
     /// Pages shared with a forked process cannot be moved until they are this process's own. Returns those that are now.

@@ -33,7 +33,10 @@ impl Evictor<'_> {
             let done = match word.state() {
                 _ if kept_out || word.pins() > 0 => Ok(()),
                 State::Clean => self.drop_clean_in_place(page, word),
-                State::Resident => self.evict_one_in_place(page, word),
+                // A store that has refused one page would refuse the others.
+                State::Resident if !self.health.has_refused() => {
+                    self.evict_one_in_place(page, word)
+                }
                 _ => Ok(()),
             };
             kept_out |= done.is_err();
@@ -68,10 +71,13 @@ impl Evictor<'_> {
             self.keep(page, State::Protecting);
             return Ok(());
         }
-        if let Err(error) = pager.active_store().put(&[&bytes], &mut slot) {
-            self.keep(page, State::Protecting);
-            self.note_failure(Some(error), true);
-            return Ok(());
+        match pager.active_store().put(&[&bytes], &mut slot) {
+            Ok(()) => self.note_puts(1, None),
+            Err(error) => {
+                self.keep(page, State::Protecting);
+                self.note_puts(0, Some(error));
+                return Ok(());
+            }
         }
         let place = Place {
             generation: pager.generation(),

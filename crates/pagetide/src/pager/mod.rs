@@ -39,6 +39,7 @@ pub mod request;
 pub mod serve;
 pub mod signal;
 mod spans;
+mod store_health;
 mod stores;
 pub mod streams;
 pub mod table;

@@ -22,8 +22,7 @@ impl Server<'_> {
             State::Protecting => word.without_place().with_state(State::Resident),
             _ => word,
         };
-        let pinned = taken.with_pins(taken.pins() + 1);
-        if taken.pins() == PIN_MAX || !pager.table.change(page, word, pinned) {
+        if taken.pins() == PIN_MAX || !pager.table.change(page, word, taken.pinned()) {
             return Outcome::Busy;
         }
         let mut superfluous = None;
@@ -41,9 +40,7 @@ impl Server<'_> {
             }
             let _ = self.unprotect(page);
         });
-        pager
-            .table
-            .update(page, |now| now.with_pins(now.pins().saturating_sub(1)));
+        pager.table.update(page, Word::unpinned);
         if let Some(place) = superfluous {
             self.release(place);
         }

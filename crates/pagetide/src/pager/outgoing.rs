@@ -167,7 +167,7 @@ impl<'p> Outgoing<'p> {
     }
 
     /// Puts the dirty pages into the store, at most `at_a_time` in a call, and makes them stored. Zero pages need no store: they go back
-    /// to being untouched. On an error what was not put stays staged. Returns how many were dealt with, and the error.
+    /// to being untouched. On an error what was not put stays staged. Returns how many the store took, and the error.
     pub fn put(&mut self, at_a_time: usize) -> (usize, Option<StoreError>) {
         let pager = self.pager;
         let mut pages: [&Page; BATCH_PAGES] = [&Page::ZERO; BATCH_PAGES];
@@ -219,7 +219,7 @@ impl<'p> Outgoing<'p> {
             None => self.staged.len(),
         };
         self.settle(&puts[..settled], &slots[..done]);
-        (settled, error)
+        (done, error)
     }
 
     /// Makes pages that were put stored: `puts` are their indices and whether they took a slot.

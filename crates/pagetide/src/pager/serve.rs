@@ -15,7 +15,7 @@ use super::predict::WritePredictor;
 use super::prefetch::RUN_PAGES;
 use super::recorder::Kind;
 use super::watch::Inside;
-use super::word::{Place, REMOVED, REWRITTEN, State, Word};
+use super::word::{PIN_MAX, Place, REMOVED, REWRITTEN, State, Word};
 use super::zero_fill::ZERO_WINDOW_MAX;
 use super::{Ownership, Pager, StartError};
 
@@ -135,35 +135,9 @@ impl<'p> Server<'p> {
             {
                 self.open_closed(page, word, inside)
             }
-            State::Resident | State::Protecting if write_protect => {
-                if word.state() == State::Protecting
-                    && !pager.table.change(
-                        page,
-                        word,
-                        word.without_place()
-                            .without(REMOVED)
-                            .with_state(State::Resident),
-                    )
-                {
-                    return self.resolve_inside(fault, inside);
-                }
-                self.unprotect(page)
-            }
-            State::Clean if write_protect => {
-                if !pager.table.change(
-                    page,
-                    word,
-                    word.without_place()
-                        .with_state(State::Resident)
-                        .with(REWRITTEN),
-                ) {
-                    return self.resolve_inside(fault, inside);
-                }
-                self.release(word.place());
-                pager.record(page, Kind::CleanWrite);
-                self.predictor.note_clean_write();
-                self.unprotect(page)
-            }
+            State::Resident | State::Clean | State::Protecting if write_protect => self
+                .make_writable(page, word)
+                .unwrap_or_else(|| self.resolve_inside(fault, inside)),
             State::Resident | State::Clean | State::Protecting => self.refill_vanished(page, word),
             State::Stored => self.fetch(page, word, write, inside),
             State::Staged => self.take_back(page, inside),
@@ -175,6 +149,38 @@ impl<'p> Server<'p> {
             }
             State::Evicting | State::Dropping | State::Loading => Outcome::Busy,
         }
+    }
+
+    /// Ends the protection of a page that is written to; none if its word is not `word` any more. It is pinned meanwhile: an eviction that
+    /// began in between would protect the page anew and take its bytes, or a fetch show it as clean, and what is written after this late end of
+    /// the protection would be lost.
+    fn make_writable(&mut self, page: PageNumber, word: Word) -> Option<Outcome> {
+        let pager = self.pager;
+        let opened = match word.state() {
+            State::Clean => word
+                .without_place()
+                .with_state(State::Resident)
+                .with(REWRITTEN),
+            State::Protecting => word
+                .without_place()
+                .without(REMOVED)
+                .with_state(State::Resident),
+            _ => word,
+        };
+        if word.pins() == PIN_MAX {
+            return Some(Outcome::Busy);
+        }
+        if !pager.table.change(page, word, opened.pinned()) {
+            return None;
+        }
+        if word.state() == State::Clean {
+            self.release(word.place());
+            pager.record(page, Kind::CleanWrite);
+            self.predictor.note_clean_write();
+        }
+        let outcome = self.unprotect(page);
+        pager.table.update(page, Word::unpinned);
+        Some(outcome)
     }
 
     /// The slot of `place` is needed no more. Giving it back takes the store's locks and may allocate, so it is left to the evictor; in a

@@ -132,6 +132,17 @@ impl Word {
         Word(self.0 & !PIN_MASK | pins << PIN_SHIFT)
     }
 
+    /// With one pin more; there are fewer than [`PIN_MAX`].
+    pub fn pinned(self) -> Word {
+        debug_assert!(self.pins() < PIN_MAX);
+        self.with_pins(self.pins() + 1)
+    }
+
+    /// With one pin less.
+    pub fn unpinned(self) -> Word {
+        self.with_pins(self.pins().saturating_sub(1))
+    }
+
     /// With the policy's memory of the page as in `other`.
     pub fn with_history(self, other: Word) -> Word {
         Word(self.0 & !HISTORY | other.0 & HISTORY)

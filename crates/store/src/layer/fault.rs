@@ -6,6 +6,7 @@
 //! | rule | effect |
 //! |---|---|
 //! | `put-fail-after`, `put-fail-count` | the put fails |
+//! | `put-fail-every` | of those that would fail, one call in so many does |
 //! | `put-full-after`, `put-full-count` | the put fails for lack of room |
 //! | `get-fail-after`, `get-fail-count` | the get fails |
 //! | `get-corrupt-after`, `get-corrupt-count` | one bit of the page read is wrong |
@@ -20,9 +21,10 @@ use crate::{Capabilities, ErrorKind, PAGE_SIZE, Page, Slot, StoreError, Usage};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-const RULES: [&str; 13] = [
+const RULES: [&str; 14] = [
     "put-fail-after",
     "put-fail-count",
+    "put-fail-every",
     "put-full-after",
     "put-full-count",
     "get-fail-after",
@@ -36,12 +38,14 @@ const RULES: [&str; 13] = [
     "get-delay-us",
 ];
 
-/// Fails from page `after` on, `count` times.
+/// Fails from page `after` on, `count` times, one call in `every`.
 #[derive(Default)]
 struct Rule {
     after: Option<u64>,
     count: Option<u64>,
+    every: Option<u64>,
     seen: AtomicU64,
+    due: AtomicU64,
     hits: AtomicU64,
 }
 
@@ -54,6 +58,7 @@ impl Rule {
         let seen = self.seen.fetch_add(pages as u64, Relaxed) + pages as u64;
         let allowed = self.count.unwrap_or(u64::MAX);
         seen > after
+            && self.due.fetch_add(1, Relaxed) % self.every.unwrap_or(1).max(1) == 0
             && self
                 .hits
                 .fetch_update(Relaxed, Relaxed, |hits| {
@@ -132,10 +137,10 @@ impl<D: Device> Faulty<D> {
                     "get-corrupt" => &mut self.get_corrupt,
                     _ => &mut self.get_short,
                 };
-                let bound = if name.ends_with("-after") {
-                    &mut rule.after
-                } else {
-                    &mut rule.count
+                let bound = match &name[name.rfind('-').unwrap_or(0)..] {
+                    "-after" => &mut rule.after,
+                    "-every" => &mut rule.every,
+                    _ => &mut rule.count,
                 };
                 *bound = Some(number);
             }
