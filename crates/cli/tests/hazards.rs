@@ -5,7 +5,7 @@ mod support;
 use std::process::Command;
 use std::time::Duration;
 
-use support::compile::{compile_c, scratch};
+use support::compile::{c_programs, compile_c, scratch};
 use support::pagetide::{able, governed};
 use support::process::{Outcome, run};
 use support::skip::{is_full, skipped};
@@ -196,26 +196,33 @@ with_file! {
     setuid_drop sigkill_child stop_continue two_threads_one_page
 }
 
+/// Every C program of these tests in every way it is compiled: who runs them on a system without a compiler has them made by this.
+#[test]
+fn every_program_compiles() {
+    let plain = ["hazards", "programs"].map(|folder| (folder, c_programs(folder)));
+    let plain = plain.iter().flat_map(|(folder, names)| {
+        let shared = |name: &&String| *name != "lookups_watched";
+        let names = names.iter().filter(shared);
+        names.map(move |name| (*folder, name.as_str(), &[][..]))
+    });
+    let special: [(&str, &str, &[&str]); 2] = [
+        ("hazards", "lookups_watched", &["-shared", "-fPIC"]),
+        ("programs", "four_threads", &["-static"]),
+    ];
+    for (folder, name, extra) in plain.chain(special) {
+        compile_c(folder, name, extra).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
 /// Every C program in the folder is run by a test here.
 #[test]
 fn no_hazard_is_forgotten() {
     let listed = include_str!("hazards.rs");
-    let folder = support::compile::tests_folder().join("hazards");
-    for entry in std::fs::read_dir(folder)
-        .expect("the folder of hazards")
-        .flatten()
-    {
-        let path = entry.path();
-        let name = path
-            .file_stem()
-            .and_then(|stem| stem.to_str())
-            .unwrap_or_default()
-            .to_owned();
-        if path.extension().is_some_and(|extension| extension == "c") {
-            let mentioned = listed
-                .split(|c: char| !c.is_alphanumeric() && c != '_')
-                .any(|word| word == name);
-            assert!(mentioned, "hazards/{name}.c is run by no test");
-        }
+    for name in c_programs("hazards") {
+        let mut words = listed.split(|c: char| !c.is_alphanumeric() && c != '_');
+        assert!(
+            words.any(|word| word == name),
+            "hazards/{name}.c is run by no test"
+        );
     }
 }
