@@ -36,7 +36,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--parts", type=int, default=1, help="guests a kernel, each with a part of the tests (default: 1)")
     parser.add_argument("--memory", type=int, default=2048, metavar="MIB", help="memory of a guest")
     parser.add_argument("--limit", type=int, default=900, metavar="SECONDS", help="limit of a test that tests.list gives none")
-    parser.add_argument("--scale", type=float, default=4, help="what the tests' own time limits are multiplied by")
+    parser.add_argument("--scale", type=float, default=2, help="what the tests' own time limits are multiplied by")
     parser.add_argument("--mirror", help="Debian's mirror (default: the one apt is set up with)")
     parser.add_argument("--security-mirror", help="the mirror of Debian's security updates")
     parser.add_argument("--no-build", action="store_true", help="take the image as it is")
