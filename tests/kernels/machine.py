@@ -4,16 +4,17 @@ import os
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Callable
 
 from kernels import Kernel
-from say import Unavailable
+from say import Unavailable, warn
 
 # Software emulation by name: /dev/kvm may open and be useless. QEMU 7.2 corrupts the flags in cmpxchg16b, with which kernels
 # from 6.12 on fail as soon as they are busy: the processor has none.
-EMULATION = "-accel tcg,thread=single -cpu qemu64,-cx16 -smp 2 -nographic -no-reboot -net none -monitor none -display none".split()
+EMULATION = "-accel tcg,thread=single -cpu qemu64,-cx16 -smp 2 -nographic -no-reboot -net none -display none".split()
 PANIC = re.compile(r"Kernel panic|BUG: |Oops: |general protection fault|soft lockup|rcu.*detected stall")
 TEST = re.compile(r"^TEST (ok|FAIL|SKIP) (\S+) (.*)$")
 
@@ -31,26 +32,42 @@ class Result:
 class Machine:
     """One guest: a kernel and the tests it was given."""
 
+    running: set[subprocess.Popen] = set()
+    stopped = False
+
+    @classmethod
+    def stop_all(cls) -> None:
+        """Ends every guest, and lets none begin."""
+        cls.stopped = True
+        for process in list(cls.running):
+            process.kill()
+
     def __init__(self, kernel: Kernel, first: pathlib.Path, disk: pathlib.Path, logs: pathlib.Path, memory_mib: int):
-        self.kernel, self.logs = kernel, logs
+        self.kernel, self.logs, self.cpu_seconds = kernel, logs, 0.0
         logs.mkdir(parents=True, exist_ok=True)
         self.console, self.answers = logs / "console.log", logs / "results.log"
         self.command = [
             emulator(), *EMULATION, "-m", str(memory_mib),
             "-kernel", str(kernel.image), "-initrd", str(first),
-            "-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off",
+            "-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off unknown_nmi_panic=1",
             "-drive", f"file={disk},format=raw,if=virtio,snapshot=on,cache=unsafe",
             "-serial", f"file:{self.console}", "-serial", f"file:{self.answers}",
+            "-chardev", "socket,id=monitor,path=monitor,server=on,wait=off", "-mon", "chardev=monitor",
         ]  # fmt: skip
 
     def run(self, expected: list[tuple[str, float]], each: Callable[[Result], None]) -> list[Result]:
         """Runs until the guest is done. `expected`: the names of the tests in their order, each with its limit in seconds."""
+        if Machine.stopped:
+            return []
         for path in (self.console, self.answers):
             path.write_text("")
-        process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=open(self.logs / "qemu.log", "w"))
+        with open(self.logs / "qemu.log", "w") as errors:
+            process = subprocess.Popen(self.command, cwd=self.logs, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors)
+        Machine.running.add(process)
         try:
             return self._follow(process, expected, each)
         finally:
+            Machine.running.discard(process)
             process.kill()
             process.wait()
 
@@ -60,13 +77,14 @@ class Machine:
         allowed, silent_since, running, done = 180.0, time.monotonic(), None, False
         answers = Answers(self.answers)
         while True:
+            self.cpu_seconds = cpu_seconds(process.pid) or self.cpu_seconds
             ended = process.poll() is not None
             lines = answers.more()
             for line in lines:
                 if line.startswith("begin "):
                     running = line.removeprefix("begin ")
-                    # The guest itself goes to twice the limit, and describes what it ends.
-                    allowed = 2 * limits.get(running, 0) + 180
+                    # The guest itself goes to half as much again, and describes what it ends.
+                    allowed = 1.5 * limits.get(running, 0) + 180
                 elif line.startswith("TEST ") and (match := TEST.match(line)):
                     results.append(Result(match[3], match[1], float(match[2])))
                 elif line.startswith("| ") and results:
@@ -91,6 +109,9 @@ class Machine:
         """What went wrong with the guest as a whole, with the end of what its kernel said."""
         said = self.console.read_text(errors="replace")
         during = f" during {running}" if running else ""
+        if silent and not ended:
+            self._ask_kernel()
+            said = self.console.read_text(errors="replace")
         if ended:
             what = f"the guest ended before its tests did{during}"
         elif silent:
@@ -100,6 +121,20 @@ class Machine:
         else:
             return None
         return [what, *said.splitlines()[-60:], *(self.logs / "qemu.log").read_text().splitlines()[-5:]]
+
+    def _ask_kernel(self) -> None:
+        """Has a kernel that does not answer say what each processor does: an NMI makes it print that, if anything can."""
+        try:
+            with socket.socket(socket.AF_UNIX) as monitor:
+                # By the directory's descriptor: the path may be longer than a socket's may be.
+                folder = os.open(self.logs, os.O_PATH)
+                monitor.connect(f"/proc/self/fd/{folder}/monitor")
+                os.close(folder)
+                monitor.sendall(b"info registers -a\nnmi\n")
+                time.sleep(5)
+                (self.logs / "registers.log").write_bytes(monitor.recv(1 << 20))
+        except OSError as error:
+            warn(f"{self.kernel.wanted}: the emulator does not answer either: {error}")
 
     def kernel_complaints(self) -> list[str]:
         """Lines of an oops or a warning on the kernel's console, whatever the tests say."""
@@ -120,6 +155,15 @@ class Answers:
         self.offset += len(fresh)
         *lines, self.rest = (self.rest + fresh.decode(errors="replace")).split("\n")
         return [line.rstrip("\r") for line in lines]
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process took of this machine's processors: on a busy machine that says more than the time that went by."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def emulator() -> str:

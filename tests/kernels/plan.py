@@ -116,12 +116,16 @@ def wanted_sets(suite: str) -> tuple[str, ...]:
     return ("quick",) if suite == "quick" else ("quick", "full")
 
 
-def environment(target: pathlib.Path, scale: float) -> dict[str, str]:
+def environment(target: pathlib.Path, scale: float, kernel: str) -> dict[str, str]:
     """What every test in a guest has in its environment."""
+    # Before 5.14 the default store cannot take pages.
+    older = tuple(map(int, kernel.split(".")[:2])) < (5, 14)
     return {
+        **({"PAGETIDE_TESTS_STORE": "file:/var/tmp/"} if older else {}),
         "target": str(target),
         "PAGETIDE": str(target / "debug/pagetide"),
         "PAGETIDE_TESTS_PREBUILT": "1",
         "PAGETIDE_TESTS_TIME_SCALE": f"{scale:g}",
-        "HAZARD_MIB": os.environ.get("HAZARD_MIB", "8"),
+        "HAZARD_MIB": os.environ.get("HAZARD_MIB", "6"),
+        "HAZARD_ROUNDS_PERCENT": os.environ.get("HAZARD_ROUNDS_PERCENT", "15"),
     }

@@ -17,6 +17,7 @@ class Account:
     wanted: str
     release: str = ""
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     results: list[Result] = dataclasses.field(default_factory=list)
     reason: str = ""  # why it was not run
     complaints: list[str] = dataclasses.field(default_factory=list)
@@ -50,13 +51,13 @@ class Report:
     def table(self, accounts: list[Account]) -> None:
         """By kernel, and what failed and what was skipped by name."""
         say("")
-        say(f"{'kernel':8} {'release':34} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>7}")
+        say(f"{'kernel':8} {'release':34} {'passed':>6} {'failed':>6} {'skipped':>7} {'seconds':>7} {'of CPU':>7}")
         for account in accounts:
             if account.reason:
                 say(f"{account.wanted:8} SKIPPED: {account.reason.splitlines()[0]}")
                 continue
             counts = " ".join(f"{account.count(verdict):>{width}}" for verdict, width in (("ok", 6), ("FAIL", 6), ("SKIP", 7)))
-            say(f"{account.wanted:8} {account.release:34} {counts} {account.seconds:7.0f}")
+            say(f"{account.wanted:8} {account.release:34} {counts} {account.seconds:7.0f} {account.cpu_seconds:7.0f}")
         for account in accounts:
             for result in account.results:
                 if result.verdict != "ok":

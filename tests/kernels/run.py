@@ -9,6 +9,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -90,20 +91,21 @@ def guest_files(kernel: Kernel, tests: list[plan.Test], folder: pathlib.Path, en
 def run_kernel(kernel: Kernel, parts: list[list[plan.Test]], folder: pathlib.Path, options, report: Report, pool) -> Account:
     """All tests on one kernel."""
 
-    def run_part(number: int) -> tuple[list, list, float]:
+    account = Account(kernel.wanted, kernel.release)
+
+    def run_part(number: int) -> None:
         begun = time.monotonic()
         place = folder / "guests" / f"{kernel.wanted}-{number}"
-        first = guest_files(kernel, parts[number], place, plan.environment(target_folder(), options.scale))
+        first = guest_files(kernel, parts[number], place, plan.environment(target_folder(), options.scale, kernel.wanted))
         machine = Machine(kernel, first, folder / "disk.ext4", place, options.memory)
         expected = [(test.name, test.limit) for test in parts[number]]
-        results = machine.run(expected, lambda result: report.each(kernel.wanted, result))
-        return results, machine.kernel_complaints(), time.monotonic() - begun
+        account.results += machine.run(expected, lambda result: report.each(kernel.wanted, result))
+        account.complaints += machine.kernel_complaints()
+        account.seconds += time.monotonic() - begun
+        account.cpu_seconds += machine.cpu_seconds
 
-    account = Account(kernel.wanted, kernel.release)
-    for results, complaints, seconds in [part.result() for part in [pool.submit(run_part, n) for n in range(len(parts))]]:
-        account.results += results
-        account.complaints += complaints
-        account.seconds += seconds
+    for part in [pool.submit(run_part, number) for number in range(len(parts))]:
+        part.result()
     return account
 
 
@@ -157,5 +159,13 @@ def main() -> int:
     return 1 if any(account.failed() for account in accounts) else 0
 
 
+def end_at_signal(number: int, _frame) -> None:
+    """Guests must not outlive whoever started them."""
+    Machine.stop_all()
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end_at_signal)
     sys.exit(main())

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::compile::{c_programs, compile_c, scratch};
-use support::pagetide::{able, governed};
+use support::pagetide::{able, can_fork, governed};
 use support::process::{Outcome, run};
 use support::skip::{is_full, skipped};
 
@@ -54,6 +54,12 @@ fn prepare(command: &mut Command) -> &mut Command {
 fn came_out_well(name: &str, outcome: &Outcome) -> bool {
     if outcome.code() == Some(CANNOT_TRY) {
         skipped(name, &outcome.stderr_text());
+        return false;
+    }
+    if outcome.code() == Some(1) && outcome.stderr_text().contains("fork: ") && !can_fork() {
+        let reason =
+            "fork fails with an error, as documented: no syscall user dispatch (Linux 5.11)";
+        skipped(name, reason);
         return false;
     }
     let said = outcome

@@ -1,4 +1,5 @@
 //! What processes that do not end are doing, for the message of the test that waited for them.
+use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::fs::{read_dir, read_to_string};
 use std::process::Command;
@@ -53,12 +54,13 @@ const COUNTERS: [&str; 3] = ["faults", "fetches", "evictions"];
 struct Look {
     at: Instant,
     run_ns: u64,
-    counters: [u64; COUNTERS.len()],
+    /// By process; one that does not answer in time is not among them.
+    counters: HashMap<u32, [u64; COUNTERS.len()]>,
 }
 
 impl Look {
     fn at_group(group: u32) -> Look {
-        let (mut run_ns, mut counters) = (0, [0; COUNTERS.len()]);
+        let (mut run_ns, mut counters) = (0, HashMap::new());
         let at = Instant::now();
         for pid in members(group) {
             let tasks = read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
@@ -68,8 +70,9 @@ impl Look {
                 run_ns += first.unwrap_or(0u64);
             }
             let said = pager_says(pid, &["--json"]);
-            for (sum, name) in counters.iter_mut().zip(COUNTERS) {
-                *sum += number(&said, name).unwrap_or(0.0) as u64;
+            if !said.is_empty() {
+                let of = |name| number(&said, name).unwrap_or(0.0) as u64;
+                counters.insert(pid, COUNTERS.map(of));
             }
         }
         Look {
@@ -93,9 +96,13 @@ impl Progress {
         let before = Look::at_group(group);
         sleep(scaled(6 * APART));
         let after = Look::at_group(group);
-        let mut counters = after.counters;
-        for (counter, earlier) in counters.iter_mut().zip(before.counters) {
-            *counter = counter.saturating_sub(earlier);
+        let mut counters = [0; COUNTERS.len()];
+        for (pid, now) in &after.counters {
+            // Of one that was not heard of before, nothing is known.
+            let then = before.counters.get(pid).unwrap_or(now);
+            for (index, counter) in counters.iter_mut().enumerate() {
+                *counter += now[index].saturating_sub(then[index]);
+            }
         }
         Progress {
             seconds: (after.at - before.at).as_secs_f64(),
