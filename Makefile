@@ -8,12 +8,15 @@ SECONDS ?= 60
 SEED ?= 1
 # Times `make bench-first` runs each system.
 RUNS ?= 5
+# What `make test-kernels` runs on, and options of tests/kernels/run.py for it.
+KERNELS ?= 5.10 6.1 6.12 6.18 7.3
+KERNELS_OPTIONS ?=
 
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall test test-full test-programs demo soak bench-first fmt lint clean toolchain
+.PHONY: build install uninstall test test-full test-programs test-kernels test-kernels-quick demo soak bench-first fmt lint clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -45,6 +48,15 @@ test: test-programs
 test-full: test-programs
 	-@./examples/install-for-tests.sh qemu-system-x86_64=qemu-system-x86 busybox=busybox-static
 	@PAGETIDE_TESTS_FULL=1 PAGETIDE_TESTS_SECONDS=21600 ./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
+
+# The tests on other kernels, in QEMU. What cannot be had is skipped, loudly. See docs/kernels.md.
+test-kernels: test-programs
+	-@./examples/install-for-tests.sh qemu-system-x86_64=qemu-system-x86 busybox=busybox-static mke2fs=e2fsprogs redis-cli=redis-tools
+	@CARGO="$(CARGO)" CARGO_TARGET_DIR="$(TARGET)" python3 tests/kernels/run.py $(KERNELS_OPTIONS) $(KERNELS)
+
+# Hazards and programs that fork, on an old kernel and the newest.
+test-kernels-quick:
+	@$(MAKE) test-kernels KERNELS="6.1 7.3" KERNELS_OPTIONS="--suite quick $(KERNELS_OPTIONS)"
 
 demo: toolchain
 	@./examples/install-for-tests.sh python3=python3

@@ -16,6 +16,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use support::compile::scratch;
 use support::pagetide::{able, binary, governed, number};
+use support::patience::up_to;
 use support::process::{Outcome, Running, run, start};
 use support::resident::family;
 use support::skip::skipped;
@@ -73,7 +74,7 @@ impl Top {
     /// How it ended, which is to be soon.
     fn ended(child: &mut Child) -> ExitStatus {
         let begun = Instant::now();
-        while begun.elapsed() < Duration::from_secs(10) {
+        while begun.elapsed() < up_to(10) {
             if let Some(status) = child.try_wait().unwrap() {
                 return status;
             }
@@ -202,7 +203,7 @@ fn asked(words: &[&str], running: &mut Running, enough: impl Fn(&Outcome) -> boo
     let begun = Instant::now();
     loop {
         let outcome = said(words);
-        if enough(&outcome) || begun.elapsed() > Duration::from_secs(20) {
+        if enough(&outcome) || begun.elapsed() > up_to(20) {
             return outcome;
         }
         assert!(running.is_running(), "{}", outcome.describe());

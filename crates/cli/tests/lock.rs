@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use support::compile::{compile_c, scratch};
 use support::pagetide::{binary, number};
+use support::patience::up_to;
 use support::process::{Outcome, run, start};
 use support::skip::skipped;
 
@@ -72,7 +73,7 @@ fn locks(pid: u32, field: &str) -> u64 {
 }
 
 fn within(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + up_to(20);
     while !holds() {
         assert!(Instant::now() < deadline, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(50));

@@ -277,6 +277,18 @@ fn cpp_compiler() {
     }
 }
 
+/// A shell with some of the memory of its commands in a variable forks for each of them.
+#[test]
+fn a_shell_script_pipes_and_forks() {
+    let name = "a_shell_script_pipes_and_forks";
+    if have(name, &["sh", "awk", "sort", "cksum"]) {
+        Case::new(name, "sh")
+            .argument(script("pipes_and_forks.sh"))
+            .argument(scaled(32 << 20).max(8 << 20).to_string())
+            .compare();
+    }
+}
+
 #[test]
 fn rust_compiler() {
     if !have("rust_compiler", &["rustc"]) {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use servers::{Memcached, Valkey};
 use support::compile::{compile_c, on_path, scratch, tests_folder};
 use support::pagetide::{able, binary, governed};
+use support::patience::up_to;
 use support::process::{Running, run, start};
 use support::resident::Watch;
 use support::skip::skipped;
@@ -42,7 +43,7 @@ fn four_threads(uri: &str, mib: &str) -> Running {
 fn wait_for_pages(server: &Valkey) {
     let begun = Instant::now();
     while server.keys() < 500 {
-        assert!(begun.elapsed() < Duration::from_secs(60), "no pages arrive");
+        assert!(begun.elapsed() < up_to(60), "no pages arrive");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -168,11 +169,7 @@ fn forks() {
     // What outlived its launcher is gone by now, and the next run takes away what it left.
     let begun = Instant::now();
     while server.keys() > 0 {
-        assert!(
-            begun.elapsed() < Duration::from_secs(20),
-            "{} keys stay",
-            server.keys()
-        );
+        assert!(begun.elapsed() < up_to(20), "{} keys stay", server.keys());
         run(
             &mut governed(&["--resident", "4M", "--store", &server.uri("")], "true"),
             LIMIT,

@@ -1,4 +1,7 @@
 //! `pagetide snapshot`: what it says of whole, torn and altered files, of chains and differences.
+#[path = "support/patience.rs"]
+mod patience;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -6,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
 use pagetide::track::snapshot::sink::FileSink;
 use pagetide::track::snapshot::writer::{Parent, Writer};
+use patience::up_to;
 
 const PAGE: usize = 4096;
 
@@ -422,7 +426,7 @@ fn what_is_no_regular_file_is_refused_at_once() {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let begun = Instant::now();
-        while child.try_wait().unwrap().is_none() && begun.elapsed() < Duration::from_secs(20) {
+        while child.try_wait().unwrap().is_none() && begun.elapsed() < up_to(20) {
             std::thread::sleep(Duration::from_millis(5));
         }
         // Does nothing to one that has ended.

@@ -11,6 +11,7 @@ use ::pagetide::lock::{
     self as calls, Access, Errno, Keeper, LockError, LockedFile, Mode, PageState, Residency,
     Sharing,
 };
+use lock::patience::up_to;
 use lock::skip::{skipped, target_directory};
 use lock::{PAGE, area_of, become_user, in_child, present, vmlck};
 use pagetide_kernel::residency::{cachestat, mincore};
@@ -184,7 +185,7 @@ fn dense_access_has_the_rest_read_ahead() {
         }
         let file = LockedFile::open(&scratch).unwrap();
         let (mut at, mut reads) = (1usize, 0);
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + up_to(20);
         // Pages that were in the page cache at some time: a machine that reclaims memory ahead of need (DAMON) takes some of them back at once.
         let mut seen = vec![false; 16_384];
         let first = PageNumber(file.as_ptr() as u64 / 4096);
@@ -292,7 +293,7 @@ fn parts_are_prefetched_and_loaded() {
             .map(|i| i * 4 * PAGE..i * 4 * PAGE + 100)
             .collect();
         file.prefetch(&parts).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + up_to(20);
         while scratch.cached().is_some_and(|cached| cached < 1000) {
             assert!(Instant::now() < deadline, "{:?}", scratch.cached());
             std::thread::sleep(Duration::from_millis(5));

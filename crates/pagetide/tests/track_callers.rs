@@ -14,6 +14,7 @@ use pagetide::track::snapshot::restore::read_region;
 use pagetide::track::snapshot::sink::{FileSink, Sink};
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use pagetide::track::{Delivery, Memory, Snapshotter};
+use support::patience::up_to;
 use support::snapshots::{no_hold, restored, snapshotter};
 use support::{PAGE, Plain, skipped};
 
@@ -24,8 +25,7 @@ fn in_time(body: impl FnOnce() + Send + 'static) {
         body();
         let _ = done.send(());
     });
-    if wait.recv_timeout(Duration::from_secs(60)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout)
-    {
+    if wait.recv_timeout(up_to(60)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
         eprintln!("{} hangs", std::thread::current().name().unwrap_or("?"));
         std::process::abort();
     }
@@ -368,7 +368,7 @@ fn a_write_past_the_end_of_a_file_that_became_shorter_ends_in_sigbus() {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
             }
-            if since.elapsed() > Duration::from_secs(60) {
+            if since.elapsed() > up_to(60) {
                 let _ = child.kill();
                 panic!("the write never ends");
             }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use pagetide::track::snapshot::Plan;
 use pagetide::track::snapshot::reader::{BlockBuffer, SnapshotFile};
 use pagetide::track::{Delivery, ParkThreads, Snapshotter};
+use support::patience::up_to;
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{Plain, Random};
 
@@ -58,7 +59,7 @@ fn killed_at_any_point_the_file_is_absent_or_whole_and_what_was_left_is_cleared(
             .unwrap();
         // The first is let be until it has saved something.
         let begun = Instant::now();
-        while !path.exists() && begun.elapsed() < Duration::from_secs(60) {
+        while !path.exists() && begun.elapsed() < up_to(60) {
             std::thread::sleep(Duration::from_millis(1));
         }
         std::thread::sleep(Duration::from_millis(random.below(150) as u64));
@@ -119,7 +120,7 @@ fn hundreds_of_threads_are_parked_for_one_instant() {
         let _stops = StopsAtEnd(&stop);
         for number in 0..10 {
             let path = directory.path().join(format!("s{number}"));
-            let patience = Duration::from_secs(30);
+            let patience = up_to(30);
             let hold = ParkThreads { patience };
             let snapshot = snapshotter.snapshot(&path, Plan::full(), hold).unwrap();
             snapshot.wait().unwrap();

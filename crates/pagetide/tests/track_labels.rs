@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pagetide::track::snapshot::Plan;
 use pagetide::track::{Delivery, ParkThreads};
+use support::patience::up_to;
 use support::snapshots::{StopsAtEnd, restored, snapshotter};
 use support::{Plain, Random};
 
@@ -78,7 +79,7 @@ fn labels(delivery: Delivery, incremental: bool, pre_arm: bool, parked: bool, sn
                         arm: &mut dyn FnMut(),
                     ) -> Result<(), pagetide_kernel::park::ParkError> {
                         let mut inner = Some(self.0);
-                        let patience = std::time::Duration::from_secs(20);
+                        let patience = up_to(20);
                         ParkThreads { patience }.hold(&mut || {
                             if let Some(inner) = inner.take() {
                                 inner(arm);

@@ -4,12 +4,12 @@ mod support;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
 
 use pagetide::track::snapshot::sink::Sink;
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use pagetide::track::{Delivery, DirtyTracker, Method, ParkThreads};
 use pagetide::{Delivery as RegionDelivery, Region};
+use support::patience::up_to;
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{PAGE, Plain, Random, skipped};
 
@@ -25,7 +25,7 @@ fn ends_in_time() -> impl Drop {
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     std::thread::spawn(move || {
         if wait
-            .recv_timeout(Duration::from_secs(120))
+            .recv_timeout(up_to(120))
             .is_err_and(|e| e == std::sync::mpsc::RecvTimeoutError::Timeout)
         {
             eprintln!("{test} hangs");
@@ -107,7 +107,7 @@ fn threads_are_parked_though_a_region_in_the_process_has_threads_that_block_sign
         let Some(snapshotter) = snapshotter(&plain, Delivery::Thread, false) else {
             return;
         };
-        let patience = Duration::from_secs(20);
+        let patience = up_to(20);
         let path = directory.path().join("s");
         let snapshot = snapshotter.snapshot(&path, Plan::full(), ParkThreads { patience });
         snapshot.unwrap().wait().unwrap();
@@ -147,7 +147,7 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
         let _stops = StopsAtEnd(&stop);
         for round in 0..60 {
             let path = directory.path().join("s");
-            let patience = Duration::from_secs(20);
+            let patience = up_to(20);
             let plan = Plan::full().pre_armed();
             let snapshot = snapshotter.snapshot(&path, plan, ParkThreads { patience });
             snapshot.unwrap().wait().unwrap();

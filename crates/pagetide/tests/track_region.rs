@@ -11,6 +11,7 @@ use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::restore::read_region;
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use pagetide::track::{DirtyTracker, Memory, ParkThreads, Snapshotter, TrackError};
+use support::patience::up_to;
 use support::regions::{DELIVERIES, region, restored, snapshotter, word};
 use support::snapshots::{Slow, StopsAtEnd, no_hold};
 use support::{PAGE, Plain, Random};
@@ -162,7 +163,7 @@ fn labels(delivery: Delivery, incremental: bool, parked: bool, snapshots: usize)
                             arm: &mut dyn FnMut(),
                         ) -> Result<(), pagetide_kernel::park::ParkError> {
                             let mut inner = Some(self.0);
-                            let patience = Duration::from_secs(30);
+                            let patience = up_to(30);
                             ParkThreads { patience }.hold(&mut || {
                                 if let Some(inner) = inner.take() {
                                     inner(arm);

@@ -8,6 +8,7 @@ use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::restore::read_region;
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use pagetide::track::{Delivery, ParkThreads, Snapshotter};
+use support::patience::up_to;
 use support::snapshots::{Slow, StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{Plain, Random, skipped};
 
@@ -233,7 +234,7 @@ fn dropped_in_the_middle_the_program_goes_on() {
                         "x".into(),
                         Plan::full(),
                         ParkThreads {
-                            patience: std::time::Duration::from_secs(20),
+                            patience: up_to(20),
                         },
                     )
                     .unwrap();

@@ -29,7 +29,7 @@ static void hazard(void) {
     size_t bytes = 16 * MIB;
     char *start = (char *)(((uintptr_t)sbrk(0) + PAGE - 1) & ~(PAGE - 1));
     NEED(brk(start) == 0);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0; round < rounds(ROUNDS); round++) {
         uint64_t random = mix(round);
         NEED(sbrk(bytes) == start);
         fill(start, (1 + random % 64) * 64 * PAGE / 4, round + 1);

@@ -30,7 +30,7 @@ static void hazard(void) {
     pthread_t threads[4];
     char *memory = map_filled(memory_bytes / 2, 1);
     for (uintptr_t i = 0; i < 4; i++) start_thread(threads + i, allocate, (void *)i);
-    for (int i = 0; i < 20; i++) {
+    for (int i = 0; i < rounds(20); i++) {
         pid_t child = fork_or_fail();
         if (child == 0) {
             alarm(60);

@@ -1,7 +1,7 @@
 /* Threads unmap memory piece by piece while another forks: what the child finds unmapped it maps anew, and what it writes there holds. */
 #include "hazard.h"
 
-enum { THREADS = 3, PIECE = 4 * PAGE };
+enum { THREADS = 3, PIECE = 4 * PAGE, FORKS = 100 };
 
 static atomic_int stop;
 static char *memory;
@@ -43,7 +43,7 @@ static void hazard(void) {
     part = memory_bytes / 2 / THREADS / PIECE * PIECE;
     memory = map_filled(THREADS * part, 1);
     for (uintptr_t i = 0; i < THREADS; i++) start_thread(threads + i, unmap_and_map, (void *)i);
-    for (int i = 0; i < 100; i++) {
+    for (int i = 0; i < rounds(FORKS); i++) {
         usleep(1000 * (i % 7));
         pid_t child = fork_or_fail();
         if (child == 0) {

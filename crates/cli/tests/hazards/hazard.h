@@ -161,6 +161,13 @@ static inline void join_thread(pthread_t thread) {
     if (error) fail("pthread_join: %s", strerror(error));
 }
 
+/* How often something that takes a while is to be done: HAZARD_ROUNDS_PERCENT of `usual`, at least twice. For slow systems. */
+static inline int rounds(int usual) {
+    const char *percent = getenv("HAZARD_ROUNDS_PERCENT");
+    int scaled = percent && atoi(percent) > 0 ? (int)((long)usual * atoi(percent) / 100) : usual;
+    return scaled < 2 ? 2 : scaled;
+}
+
 static inline double now_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -3,6 +3,7 @@
 
 pub mod compile;
 pub mod pagetide;
+pub mod patience;
 pub mod process;
 pub mod resident;
 pub mod skip;

@@ -79,11 +79,22 @@ pub fn able() -> Result<PathBuf, String> {
     .clone()
 }
 
-/// `pagetide run OPTIONS -- PROGRAM`, to which arguments can be added.
+/// `pagetide run OPTIONS -- PROGRAM`, to which arguments can be added. `PAGETIDE_TESTS_STORE` is the store of all that name none.
 pub fn governed(options: &[&str], program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(binary().expect("able() was asked first"));
-    command.arg("run").args(options).arg("--").arg(program);
+    command.arg("run").args(options);
+    if let Some(store) = std::env::var_os("PAGETIDE_TESTS_STORE")
+        && !options.contains(&"--store")
+    {
+        command.arg("--store").arg(store);
+    }
+    command.arg("--").arg(program);
     command
+}
+
+/// Whether a governed program can fork: before Linux 5.11 its `fork` fails, as documented.
+pub fn can_fork() -> bool {
+    pagetide_kernel::probe::syscall_user_dispatch().is_ok()
 }
 
 /// The number of a field in a JSON object, without a parser: enough for flat objects of our own making.

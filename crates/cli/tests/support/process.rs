@@ -6,7 +6,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::stuck::describe_group;
+use super::patience::scaled;
+use super::stuck::{Progress, describe_group};
+
+/// How many times its limit a program may take whose counters move.
+const PATIENCE: u32 = 2;
 
 /// How a program ended and what it said.
 pub struct Outcome {
@@ -166,24 +170,37 @@ impl Running {
             .ok();
     }
 
-    /// Waits until it has ended and every descendant has closed its output; kills the group when `limit` is over.
-    pub fn finish(mut self, limit: Duration) -> Outcome {
-        let deadline = self.started + limit;
-        let mut status = None;
-        while status.is_none() && Instant::now() < deadline {
-            status = self
-                .child
-                .try_wait()
-                .expect("waiting for a child of our own");
-            if status.is_none() {
-                thread::sleep(Duration::from_millis(5));
+    /// How it ended, if it does so before `deadline`.
+    fn ended_by(&mut self, deadline: Instant) -> Option<ExitStatus> {
+        loop {
+            let status = self.child.try_wait();
+            let status = status.expect("waiting for a child of our own");
+            if status.is_some() || Instant::now() >= deadline {
+                return status;
             }
+            thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// Waits until it has ended and every descendant has closed its output; kills the group when `limit` (which a slow system
+    /// stretches) is over. A group that is slow and not stuck is given `PATIENCE` times as long.
+    pub fn finish(mut self, limit: Duration) -> Outcome {
+        let limit = scaled(limit);
+        let mut deadline = self.started + limit;
+        let mut status = self.ended_by(deadline);
         let mut stuck = String::new();
-        if status.is_none() {
-            stuck = format!("it did not end in time\n{}", describe_group(self.pid()));
+        while status.is_none() {
+            let progress = Progress::of_group(self.pid());
+            if progress.is_moving() && deadline < self.started + limit * PATIENCE {
+                deadline += limit / 2;
+                status = self.ended_by(deadline);
+                continue;
+            }
+            let group = describe_group(self.pid());
+            stuck = format!("it did not end in time; {progress}\n{group}");
             self.signal_group("KILL");
             self.child.wait().ok();
+            break;
         }
         let deadline = deadline.max(Instant::now() + Duration::from_secs(2));
         let mut complete = true;

@@ -1,9 +1,13 @@
 //! What processes that do not end are doing, for the message of the test that waited for them.
-use std::fmt::Write;
+use std::collections::HashMap;
+use std::fmt::{self, Write};
 use std::fs::{read_dir, read_to_string};
 use std::process::Command;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use super::pagetide::number;
+use super::patience::scaled;
 
 /// How far apart the two looks are: who has run in between is busy, not stuck.
 const APART: Duration = Duration::from_millis(500);
@@ -20,22 +24,115 @@ pub fn describe_group(group: u32) -> String {
         sleep(APART);
     }
     for pid in &members {
-        let Ok(pagetide) = super::pagetide::binary() else {
-            continue;
-        };
-        let mut command = Command::new("timeout");
-        let said = command
-            .arg("5")
-            .arg(pagetide)
-            .args(["stat", &pid.to_string()])
-            .output();
-        if let Ok(said) = said
-            && said.status.success()
-        {
-            text.push_str(&String::from_utf8_lossy(&said.stdout));
-        }
+        text.push_str(&pager_says(*pid, &[]));
     }
     text
+}
+
+/// What `pagetide stat` says of a process; nothing if that is not governed or does not answer soon.
+fn pager_says(pid: u32, options: &[&str]) -> String {
+    let Ok(pagetide) = super::pagetide::binary() else {
+        return String::new();
+    };
+    let said = Command::new("timeout")
+        .arg(scaled(Duration::from_secs(5)).as_secs().max(1).to_string())
+        .arg(pagetide)
+        .arg("stat")
+        .args(options)
+        .arg(pid.to_string())
+        .output();
+    match said {
+        Ok(said) if said.status.success() => String::from_utf8_lossy(&said.stdout).into_owned(),
+        _ => String::new(),
+    }
+}
+
+/// What the pager has done for a group: faults, fetches and evictions.
+const COUNTERS: [&str; 3] = ["faults", "fetches", "evictions"];
+
+/// What a group of processes had done at one moment.
+struct Look {
+    at: Instant,
+    run_ns: u64,
+    /// By process; one that does not answer in time is not among them.
+    counters: HashMap<u32, [u64; COUNTERS.len()]>,
+}
+
+impl Look {
+    fn at_group(group: u32) -> Look {
+        let (mut run_ns, mut counters) = (0, HashMap::new());
+        let at = Instant::now();
+        for pid in members(group) {
+            let tasks = read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+            for task in tasks.flatten() {
+                let times = read_to_string(task.path().join("schedstat")).unwrap_or_default();
+                let first = times.split(' ').next().and_then(|word| word.parse().ok());
+                run_ns += first.unwrap_or(0u64);
+            }
+            let said = pager_says(pid, &["--json"]);
+            if !said.is_empty() {
+                let of = |name| number(&said, name).unwrap_or(0.0) as u64;
+                counters.insert(pid, COUNTERS.map(of));
+            }
+        }
+        Look {
+            at,
+            run_ns,
+            counters,
+        }
+    }
+}
+
+/// What a group of processes did between two looks some seconds apart.
+pub struct Progress {
+    seconds: f64,
+    run_seconds: f64,
+    counters: [u64; COUNTERS.len()],
+}
+
+impl Progress {
+    /// Looks at the group twice.
+    pub fn of_group(group: u32) -> Progress {
+        let before = Look::at_group(group);
+        sleep(scaled(6 * APART));
+        let after = Look::at_group(group);
+        let mut counters = [0; COUNTERS.len()];
+        for (pid, now) in &after.counters {
+            // Of one that was not heard of before, nothing is known.
+            let then = before.counters.get(pid).unwrap_or(now);
+            for (index, counter) in counters.iter_mut().enumerate() {
+                *counter += now[index].saturating_sub(then[index]);
+            }
+        }
+        Progress {
+            seconds: (after.at - before.at).as_secs_f64(),
+            run_seconds: after.run_ns.saturating_sub(before.run_ns) as f64 / 1e9,
+            counters,
+        }
+    }
+
+    /// Whether it was slow, not stuck. The pager's own threads look around all the time: that is no more than a quarter of a processor.
+    pub fn is_moving(&self) -> bool {
+        self.counters.iter().any(|counter| *counter > 0) || self.run_seconds > self.seconds / 4.0
+    }
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = match self.is_moving() {
+            true => "slow: counters still moved",
+            false => "stuck: no counter moved",
+        };
+        write!(
+            f,
+            "{verdict} (in {:.1} s: ran for {:.1} s",
+            self.seconds, self.run_seconds
+        )?;
+        for (counter, name) in self.counters.iter().zip(COUNTERS) {
+            write!(f, ", {counter} {name}")?;
+        }
+        f.write_str(")")
+    }
 }
 
 fn members(group: u32) -> Vec<u32> {

@@ -1,6 +1,8 @@
 //! What the tests of locking share: processes of their own, oracles that need no trust in the registry, and mappings.
 #![allow(dead_code)] // each test file uses its own part of this
 
+#[path = "../../../cli/tests/support/patience.rs"]
+pub mod patience;
 #[path = "../../../cli/tests/support/skip.rs"]
 pub mod skip;
 

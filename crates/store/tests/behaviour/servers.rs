@@ -1,5 +1,9 @@
 //! Servers for the tests: started on private sockets and ports, ended by their process ID.
 
+#[path = "../../../cli/tests/support/patience.rs"]
+mod patience;
+
+use patience::up_to;
 use std::fs::{OpenOptions, create_dir_all};
 use std::io::Write;
 use std::net::TcpListener;
@@ -103,10 +107,7 @@ impl Valkey {
         self.child = Some(command.spawn().unwrap());
         let begun = Instant::now();
         while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "the server does not start"
-            );
+            assert!(begun.elapsed() < up_to(20), "the server does not start");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -189,10 +190,7 @@ impl Memcached {
             .unwrap();
         let begun = Instant::now();
         while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(
-                begun.elapsed() < Duration::from_secs(20),
-                "the server does not start"
-            );
+            assert!(begun.elapsed() < up_to(20), "the server does not start");
             std::thread::sleep(Duration::from_millis(10));
         }
         Some(Memcached { child, port })
@@ -259,10 +257,7 @@ impl Cluster {
                 .cli(&["INFO", "replication"])
                 .contains("master_link_status:up")
         }) {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "the replicas do not follow"
-            );
+            assert!(begun.elapsed() < up_to(30), "the replicas do not follow");
             std::thread::sleep(Duration::from_millis(50));
         }
         Some(cluster)
@@ -277,10 +272,7 @@ impl Cluster {
             .filter(|node| node.child.is_some())
             .all(|node| ready(&node.cli(&["CLUSTER", "INFO"])))
         {
-            assert!(
-                begun.elapsed() < Duration::from_secs(30),
-                "the cluster does not form"
-            );
+            assert!(begun.elapsed() < up_to(30), "the cluster does not form");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

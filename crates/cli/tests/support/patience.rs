@@ -1,0 +1,25 @@
+//! How long tests wait before they call something a hang.
+use std::time::Duration;
+
+/// `PAGETIDE_TESTS_TIME_SCALE`: how many times slower than usual this system is. Software emulation is 5 to 20 times slower.
+fn scale() -> f64 {
+    let given = std::env::var("PAGETIDE_TESTS_TIME_SCALE").ok();
+    given.map_or(1.0, |text| {
+        text.parse()
+            .ok()
+            .filter(|scale: &f64| (0.1..=1000.0).contains(scale))
+            .unwrap_or_else(|| {
+                panic!("PAGETIDE_TESTS_TIME_SCALE: '{text}' is no number from 0.1 to 1000")
+            })
+    })
+}
+
+/// `limit` on a system of this speed.
+pub fn scaled(limit: Duration) -> Duration {
+    limit.mul_f64(scale())
+}
+
+/// So many seconds on a system of this speed.
+pub fn up_to(seconds: u64) -> Duration {
+    scaled(Duration::from_secs(seconds))
+}
