@@ -3,8 +3,10 @@
 mod support;
 
 use std::process::Command;
+use std::sync::OnceLock;
 use std::time::Duration;
 
+use pagetide_kernel::uffd::{self, Uffd, feature};
 use support::compile::{c_programs, compile_c, scratch};
 use support::pagetide::{able, can_fork, governed};
 use support::process::{Outcome, run};
@@ -74,6 +76,36 @@ fn came_out_well(name: &str, outcome: &Outcome) -> bool {
     true
 }
 
+/// What is not promised where pages are evicted in place; docs/limits-and-contract.md says so.
+const AT_RISK_IN_PLACE: [(&[&str], &str); 2] = [
+    (
+        &["io_uring_read", "odirect_read", "process_vm"],
+        "memory that a device or another process writes to is at risk before Linux 6.8",
+    ),
+    (
+        &["remap_races"],
+        "memory that is moved by bare calls to where other memory was is at risk before Linux 6.8",
+    ),
+];
+
+/// Why the hazard is not tried on this kernel, or without what `mask` names.
+fn at_risk(name: &str, mask: &str) -> Option<&'static str> {
+    static KERNEL_MOVES: OnceLock<bool> = OnceLock::new();
+    let kernel_moves = || {
+        let features = uffd::open(None).map(Uffd::kernel_features);
+        matches!(features, Ok(Ok(features)) if features & feature::MOVE != 0)
+    };
+    let set = std::env::var("PAGETIDE_MASK").unwrap_or_default();
+    let mut hidden = mask.split(',').chain(set.split(','));
+    if !hidden.any(|feature| feature == "move") && *KERNEL_MOVES.get_or_init(kernel_moves) {
+        return None;
+    }
+    let mut risks = AT_RISK_IN_PLACE.iter();
+    risks
+        .find(|(names, _)| names.contains(&name))
+        .map(|(_, why)| *why)
+}
+
 fn hazard(name: &str, options: &[&str]) {
     let program = compile_c("hazards", name, &[]).unwrap_or_else(|error| panic!("{error}"));
     if !came_out_well(
@@ -81,6 +113,9 @@ fn hazard(name: &str, options: &[&str]) {
         &run(prepare(&mut Command::new(&program)), NATIVE_LIMIT),
     ) {
         return;
+    }
+    if let Some(reason) = at_risk(name, "") {
+        return skipped(name, reason);
     }
     if let Err(reason) = able() {
         return skipped(name, &reason);
@@ -114,17 +149,25 @@ macro_rules! hazards {
     };
 }
 
-hazards! {
-    addresses_many bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self give_up_without_pause
-    fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_other_tables fork_parent_first fork_slow_child
-    fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten
-    madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate memory_calls_at_random mlock_part mprotect_none
-    mprotect_readonly mprotect_rwx mremap_beside_mmap mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole
-    odirect_read private_file_mapping privileges_follow process_vm processors_unseen proc_self_mem raw_fork raw_syscall_memory read_write_buffers remap_races reservation
-    rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc sigalrm_storm sigkill_child sigprof_itimer
-    sigsegv_genuine sigwait_signalfd spawn_family static_arrays stop_continue sync_in_paged_memory threads_come_and_go
-    thread_stacks two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
+/// Gives the names of all hazards to a macro, after what it takes before.
+macro_rules! all_hazards {
+    ($then:ident $($before:tt)*) => {
+        $then! {
+            $($before)*
+            addresses_many bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self give_up_without_pause
+            fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_other_tables fork_parent_first fork_slow_child
+            fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten
+            madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate memory_calls_at_random mlock_part mprotect_none
+            mprotect_readonly mprotect_rwx mremap_beside_mmap mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole
+            odirect_read private_file_mapping privileges_follow process_vm processors_unseen proc_self_mem raw_fork raw_syscall_memory read_write_buffers remap_races reservation
+            rlimit_as rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc sigalrm_storm sigkill_child sigprof_itimer
+            sigsegv_genuine sigwait_signalfd spawn_family static_arrays stop_continue sync_in_paged_memory threads_come_and_go
+            thread_stacks two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
+        }
+    };
 }
+
+all_hazards!(hazards);
 
 /// One instruction may need several pages: the smallest budget must not make it spin.
 #[test]
@@ -185,6 +228,62 @@ fn memory_calls_at_random_in_one_mib() {
             came_out_well(name, &run(command.args(["16", "3"]), GOVERNED_LIMIT));
         }
     }
+}
+
+/// The hazard on a kernel that lacks what `mask` names.
+fn hazard_under(mask: &str, name: &str) {
+    if let Some(reason) = at_risk(name, mask) {
+        return skipped(name, reason);
+    }
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let program = compile_c("hazards", name, &[]).unwrap_or_else(|error| panic!("{error}"));
+    let mut command = governed(&["--resident", "4M"], &program);
+    command.env("PAGETIDE_MASK", mask);
+    came_out_well(name, &run(prepare(&mut command), GOVERNED_LIMIT));
+}
+
+macro_rules! under_mask {
+    ($(#[$doc:meta])* $module:ident $mask:literal: $($name:ident)*) => {
+        $(#[$doc])*
+        mod $module {
+            $(#[test] fn $name() { super::hazard_under($mask, stringify!($name)) })*
+        }
+    };
+}
+
+all_hazards! { under_mask
+    /// Debian 12, and nearly Ubuntu 22.04 and RHEL 9.
+    as_linux_6_1 "move,poison,pagemap-scan,process-madvise,wp-async,wp-unpopulated,pidfd-thread":
+}
+
+under_mask! {
+    /// Linux 6.7 evicts pages where they are, and has the rest.
+    without_move "move":
+    brk_grow_shrink fork_deep fork_discard fork_malloc_threads fork_verify fork_while_unmapping fork_while_writing give_up_without_pause
+    madvise_dontneed madvise_free_rewritten malloc_patterns many_mappings map_fixed_over_part memory_calls_at_random mlock_part mprotect_readonly
+    mremap_beside_mmap mremap_move mremap_pieces mremap_unmap_grow setuid_drop threads_come_and_go two_threads_one_page
+}
+
+under_mask! {
+    /// The userfaultfd comes from the system call.
+    without_device "device":
+    exec_self fork_deep fork_verify madvise_dontneed spawn_family two_threads_one_page
+}
+
+under_mask! {
+    /// What is present is asked of the page map, page by page.
+    without_pagemap_scan "pagemap-scan":
+    brk_grow_shrink fork_verify fork_while_writing madvise_dontneed madvise_free_rewritten malloc_patterns many_mappings map_fixed_over_part map_populate
+    memory_calls_at_random mremap_grow mremap_move mremap_pieces mremap_unmap_grow remap_races reservation
+}
+
+under_mask! {
+    /// Kernels before 6.9: descriptors go to a forked child in another way.
+    without_pidfd_thread "pidfd-thread":
+    daemon_double_fork fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
+    fork_verify fork_while_writing rlimit_nofile seccomp_filter setuid_drop
 }
 
 macro_rules! with_file {

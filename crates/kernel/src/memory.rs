@@ -190,22 +190,61 @@ impl BatchDropper {
     }
 }
 
-/// `/proc/self/mem`: reads pages whatever their protection.
+/// Reads pages of this process whatever their protection (`/proc/self/mem`). Where that cannot be opened, which a process that gave up its
+/// privileges may not, those alone that it could read itself.
 #[derive(Debug)]
-pub struct OwnMemory(OwnedFd);
+pub struct OwnMemory(Option<OwnedFd>);
 
 impl OwnMemory {
     /// Opens it.
-    pub fn open() -> Result<OwnMemory, Errno> {
-        crate::procfs::open_self(c"/proc/self/mem").map(OwnMemory)
+    pub fn open() -> OwnMemory {
+        OwnMemory(crate::procfs::open_self(c"/proc/self/mem").ok())
+    }
+
+    /// Whether protection is no hindrance.
+    pub fn reads_all(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Copies the bytes of `page`.
+    ///
+    /// # Errors
+    /// `EIO` or `EFAULT` where nothing is mapped, or may not be read.
     pub fn read(&self, page: PageNumber, bytes: &mut [u8; PAGE_SIZE]) -> Result<(), Errno> {
-        match rustix::io::pread(&self.0, &mut bytes[..], page.address() as u64)? {
+        let read = match &self.0 {
+            Some(file) => rustix::io::pread(file, &mut bytes[..], page.address() as u64)?,
+            None => read_as_the_process(page, bytes)?,
+        };
+        match read {
             PAGE_SIZE => Ok(()),
             _ => Err(Errno::IO),
         }
+    }
+}
+
+/// `process_vm_readv` on oneself, which asks for no privilege: like reading in place, but a page that may not be read is an error.
+fn read_as_the_process(page: PageNumber, bytes: &mut [u8; PAGE_SIZE]) -> Result<usize, Errno> {
+    const SYS_PROCESS_VM_READV: usize = 310;
+    let local = Span {
+        address: bytes.as_mut_ptr() as usize,
+        len: PAGE_SIZE,
+    };
+    let remote = Span {
+        address: page.address(),
+        len: PAGE_SIZE,
+    };
+    let args = [
+        rustix::process::getpid().as_raw_nonzero().get() as usize,
+        &raw const local as usize,
+        1,
+        &raw const remote as usize,
+        1,
+        0,
+    ];
+    // SAFETY: it writes to `bytes` alone, which is exclusive; what is read is checked by the kernel.
+    match unsafe { syscall6(SYS_PROCESS_VM_READV, args) } {
+        read if read >= 0 => Ok(read as usize),
+        error => Err(Errno::from_raw_os_error(-error as i32)),
     }
 }
 

@@ -204,6 +204,8 @@ impl Drop for Mapping {
 /// program may lower that limit to little more than it uses itself, and the pager's tables must not be what exceeds it. They never grow: what
 /// lies below each of them is mapped, too.
 pub mod arena {
+    use rustix::mm::{MprotectFlags, mprotect};
+
     use super::*;
     use crate::sync::Lock;
 
@@ -288,7 +290,14 @@ pub mod arena {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED | MapFlags::GROWSDOWN;
         // SAFETY: the piece was taken from the arena just now: it is ours, and nobody uses it yet.
-        unsafe { mmap_anonymous(address as *mut _, len, protection, flags) }?;
+        let mapped = unsafe { mmap_anonymous(address as *mut _, len, protection, flags) };
+        if mapped.is_err() {
+            // A process beyond its RLIMIT_AS may map nothing, not even in the place of something as long. It may still change rights; the
+            // piece then counts as data.
+            let rights = MprotectFlags::READ | MprotectFlags::WRITE;
+            // SAFETY: as above.
+            unsafe { mprotect(address as *mut _, len, rights) }?;
+        }
         // SAFETY: advice on our own new mapping; leaving it out of core dumps changes no contents.
         let _ = unsafe { madvise(address as *mut _, len, Advice::LinuxDontDump) };
         Ok(())
@@ -299,8 +308,7 @@ pub mod arena {
         // SAFETY: the piece is ours, and nobody holds its address after this.
         unsafe {
             let _ = madvise(address as *mut _, len, Advice::LinuxDontNeed);
-            let _ =
-                rustix::mm::mprotect(address as *mut _, len, rustix::mm::MprotectFlags::empty());
+            let _ = mprotect(address as *mut _, len, MprotectFlags::empty());
         }
         with(|arena| {
             if let Some(room) = arena.free.iter_mut().find(|piece| piece.1 == 0) {

@@ -174,8 +174,11 @@ pub fn populate_write() -> Result<(), Errno> {
 pub fn own_memory() -> Result<(), Errno> {
     let page = written_page(7)?;
     let mut bytes = [0; PAGE_SIZE];
-    OwnMemory::open()?.read(page.range().start, &mut bytes)?;
-    if bytes == [7; PAGE_SIZE] {
+    let memory = OwnMemory::open();
+    memory.read(page.range().start, &mut bytes)?;
+    if !memory.reads_all() {
+        Err(Errno::ACCESS)
+    } else if bytes == [7; PAGE_SIZE] {
         Ok(())
     } else {
         Err(Errno::IO)

@@ -5,14 +5,14 @@
 enum { THREADS = 4 };
 static char *memory;
 static uint64_t digests[THREADS];
-static long rounds;
+static long turns;
 
 static void *work(void *argument) {
     uintptr_t me = (uintptr_t)argument;
     size_t length = memory_bytes / THREADS / PAGE * PAGE;
     /* Patterns of low addresses, so that the digest does not depend on where the kernel put the memory. */
     char *own = memory + me * length, *as = (char *)(me * length);
-    for (long round = 0; round < rounds; round++) {
+    for (long round = 0; round < turns; round++) {
         fill_as(own, as, length, round + me);
         for (int pass = 0; pass < 2; pass++) check_as(own, as, length, round + me, "a thread's memory");
         for (size_t i = 0; i < length / PAGE; i++) {
@@ -26,7 +26,7 @@ static void *work(void *argument) {
 
 static void hazard(void) {
     pthread_t threads[THREADS];
-    rounds = arg_count > 2 ? atol(args[2]) : 2;
+    turns = arg_count > 2 ? atol(args[2]) : 2;
     memory = malloc(memory_bytes + PAGE);
     memory = (char *)(((uintptr_t)memory + PAGE - 1) & ~(PAGE - 1));
     for (uintptr_t i = 0; i < THREADS; i++) start_thread(threads + i, work, (void *)i);

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::memory::drop_pages;
+use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot};
 
@@ -59,13 +60,9 @@ impl Evictor<'_> {
         drop(gate);
         let mut bytes = Page::ZERO;
         let handles = pager.handles();
-        let copied = handles.memory.as_ref().is_some_and(|memory| {
-            handles
-                .uffd
-                .write_protect(PageRange::one(page), true)
-                .is_ok()
-                && memory.read(page, &mut bytes.0).is_ok()
-        });
+        let protected = handles.uffd.write_protect(PageRange::one(page), true);
+        self.outgoing.kept_by_events |= protected == Err(Stop::EventPending);
+        let copied = protected.is_ok() && handles.memory.read(page, &mut bytes.0).is_ok();
         let mut slot = [Slot(0)];
         if !copied {
             self.keep(page, State::Protecting);
@@ -95,9 +92,10 @@ impl Evictor<'_> {
         drop(gate);
         // What the program has removed is not there any more, and something else may be.
         if renaming || was.has(REMOVED) {
+            self.outgoing.kept_by_events |= renaming;
             pager.release(&[place]);
             self.keep(page, State::Protecting);
-            return alone.map(|_| ()).ok_or_else(|| self.kept_out());
+            return alone.map(|_| ()).ok_or(KeptOut);
         }
         if was.state() != State::Protecting {
             // Written meanwhile; the fault thread has taken the protection off.
@@ -108,12 +106,6 @@ impl Evictor<'_> {
         Ok(())
     }
 
-    /// The program's calls leave no room for a page to be emptied.
-    fn kept_out(&mut self) -> KeptOut {
-        self.outgoing.kept_by_events = true;
-        KeptOut
-    }
-
     /// Drops a clean page where it is: it is protected and the store has its bytes.
     pub(super) fn drop_clean_in_place(
         &mut self,
@@ -122,10 +114,13 @@ impl Evictor<'_> {
     ) -> Result<(), KeptOut> {
         let pager = self.pager;
         let Some(_alone) = pager.exclusion.enter_evictor() else {
-            return Err(self.kept_out());
+            self.outgoing.kept_by_events = true;
+            return Err(KeptOut);
         };
         let gate = pager.gate.lock();
-        let claimed = !pager.is_renaming()
+        let renaming = pager.is_renaming();
+        self.outgoing.kept_by_events |= renaming;
+        let claimed = !renaming
             && pager
                 .table
                 .change(page, word, word.with_state(State::Dropping));

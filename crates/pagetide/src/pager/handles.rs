@@ -58,8 +58,8 @@ pub struct Handles {
     pub drain_uffd: Uffd,
     /// Tells which pages are present.
     pub pagemap: Pagemap,
-    /// Reads pages that cannot be moved; not to be had once the program has dropped its privileges.
-    pub memory: Option<OwnMemory>,
+    /// Reads pages that cannot be moved.
+    pub memory: OwnMemory,
     /// Drops scattered clean pages together; only without events.
     pub dropper: Option<BatchDropper>,
     /// Wakes the fault thread from its poll.
@@ -102,7 +102,7 @@ impl Handles {
             uffd,
             drain_uffd: negotiate(feature::PAGEFAULT_FLAG_WP | optional)?,
             pagemap: Pagemap::open(),
-            memory: OwnMemory::open().ok(),
+            memory: OwnMemory::open(),
             dropper: match ownership {
                 Ownership::Program => None,
                 Ownership::Region | Ownership::SignalRegion => BatchDropper::new().ok(),
