@@ -126,6 +126,6 @@ def environment(target: pathlib.Path, scale: float, kernel: str) -> dict[str, st
         "PAGETIDE": str(target / "debug/pagetide"),
         "PAGETIDE_TESTS_PREBUILT": "1",
         "PAGETIDE_TESTS_TIME_SCALE": f"{scale:g}",
-        "HAZARD_MIB": os.environ.get("HAZARD_MIB", "6"),
+        "HAZARD_MIB": os.environ.get("HAZARD_MIB", "8"),
         "HAZARD_ROUNDS_PERCENT": os.environ.get("HAZARD_ROUNDS_PERCENT", "15"),
     }

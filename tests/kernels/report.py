@@ -65,3 +65,5 @@ class Report:
             for line in account.complaints[:5]:
                 say(f"{account.wanted}: the kernel said: {line}")
         say(f"logs: {self.logs}")
+        passed, failed, skipped = (sum(account.count(verdict) for account in accounts) for verdict in ("ok", "FAIL", "SKIP"))
+        say(f"tests on other kernels: {passed} passed, {failed} failed, {skipped} skipped")

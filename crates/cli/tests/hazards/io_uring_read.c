@@ -70,7 +70,8 @@ static void read_all(int file, char *memory, const char *as, size_t length, int 
 }
 
 static void hazard(void) {
-    size_t length = memory_bytes / 4;
+    /* Whole rounds. */
+    size_t round = DEPTH * CHUNK, length = memory_bytes / 4 < round ? round : memory_bytes / 4 / round * round;
     char *as = mmap(NULL, length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     int direct = disk_file(as, length, 1);
     set_up();
