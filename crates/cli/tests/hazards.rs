@@ -79,8 +79,13 @@ fn came_out_well(name: &str, outcome: &Outcome) -> bool {
 /// What is not promised where pages are evicted in place; docs/limits-and-contract.md says so.
 const AT_RISK_IN_PLACE: [(&[&str], &str); 2] = [
     (
-        &["io_uring_read", "odirect_read", "process_vm"],
-        "memory that a device or another process writes to is at risk before Linux 6.8",
+        &[
+            "io_uring_read",
+            "odirect_read",
+            "process_vm",
+            "proc_self_mem",
+        ],
+        "memory that is written to by a device, by process_vm_writev or /proc/PID/mem is at risk before Linux 6.8",
     ),
     (
         &["remap_races"],

@@ -31,10 +31,12 @@ pub enum Masked {
     WpAsync = 1 << 6,
     /// Write-protection of pages that are not there (6.4).
     WpUnpopulated = 1 << 7,
+    /// Read-write protection (7.3).
+    Rwp = 1 << 8,
 }
 
 /// Names in [`VARIABLE`], and what each masks.
-pub const NAMES: [(&str, Masked); 8] = [
+pub const NAMES: [(&str, Masked); 9] = [
     ("pidfd-thread", Masked::PidfdThread),
     ("device", Masked::Device),
     ("pagemap-scan", Masked::PagemapScan),
@@ -43,6 +45,7 @@ pub const NAMES: [(&str, Masked); 8] = [
     ("poison", Masked::Poison),
     ("wp-async", Masked::WpAsync),
     ("wp-unpopulated", Masked::WpUnpopulated),
+    ("rwp", Masked::Rwp),
 ];
 
 /// A set of masked features.
@@ -90,11 +93,12 @@ impl Mask {
 
     /// `features` as `UFFDIO_API` answers them, without the masked ones.
     pub(crate) fn uffd_features(self, features: u64) -> u64 {
-        const BITS: [(Masked, u64); 4] = [
+        const BITS: [(Masked, u64); 5] = [
             (Masked::Move, feature::MOVE),
             (Masked::Poison, feature::POISON),
             (Masked::WpAsync, feature::WP_ASYNC),
             (Masked::WpUnpopulated, feature::WP_UNPOPULATED),
+            (Masked::Rwp, feature::RWP | feature::RWP_ASYNC),
         ];
         let hidden = BITS.iter().filter(|(feature, _)| self.hides(*feature));
         features & !hidden.fold(0, |bits, (_, bit)| bits | bit)
@@ -162,9 +166,10 @@ mod tests {
     #[test]
     fn every_name_masks_something_of_its_own() {
         let bits = NAMES.map(|(_, feature)| feature as u32);
-        assert_eq!(bits.iter().fold(0, |all, bit| all ^ bit), 0xFF);
+        assert_eq!(bits.iter().fold(0, |all, bit| all ^ bit), 0x1FF);
         let all = Mask::parse(&names()).unwrap();
         let hidden = feature::MOVE | feature::POISON | feature::WP_ASYNC | feature::WP_UNPOPULATED;
+        let hidden = hidden | feature::RWP | feature::RWP_ASYNC;
         assert_eq!(all.uffd_features(u64::MAX), !hidden);
     }
 }

@@ -15,6 +15,7 @@ pub mod category {
     pub const PRESENT: u64 = 1 << 3;
     pub const SWAPPED: u64 = 1 << 4;
     pub const ZERO_PAGE: u64 = 1 << 5;
+    pub const ACCESSED: u64 = 1 << 9;
 }
 
 /// `struct pm_scan_arg`.
@@ -177,6 +178,56 @@ impl Pagemap {
                 category_mask: category::WRITTEN,
                 category_anyof_mask: 0,
                 return_mask: category::WRITTEN,
+            };
+            // SAFETY: `arg.vec` points at `regions`, which outlives the call.
+            let count = unsafe { scan(file, &mut arg) }?;
+            for region in &regions[..count.min(regions.len())] {
+                found(PageRange {
+                    start: PageNumber::containing(region.start as usize),
+                    end: PageNumber::containing(region.end as usize),
+                });
+            }
+            if arg.walk_end <= start {
+                return Err(Errno::IO);
+            }
+            start = arg.walk_end;
+        }
+        Ok(())
+    }
+}
+
+impl Pagemap {
+    /// Calls `found` with each run of present pages of `range` that nobody touched since they were read-write protected
+    /// ([`crate::uffd::Uffd::read_write_protect`]), in order. Pages that were not protected count as touched.
+    ///
+    /// # Errors
+    /// `ENOTTY` before Linux 6.7, `EINVAL` before 7.3.
+    pub fn not_accessed(
+        &self,
+        range: PageRange,
+        mut found: impl FnMut(PageRange),
+    ) -> Result<(), Errno> {
+        mask::check(Masked::Rwp, Errno::INVAL)?;
+        let Some(file) = &self.0 else {
+            return Err(Errno::NOTTY);
+        };
+        let mut start = range.address() as u64;
+        let end = start + range.bytes() as u64;
+        let mut regions = [Region::default(); 128];
+        while start < end {
+            let mut arg = ScanArg {
+                size: size_of::<ScanArg>() as u64,
+                flags: 0,
+                start,
+                end,
+                walk_end: 0,
+                vec: regions.as_mut_ptr() as u64,
+                vec_len: regions.len() as u64,
+                max_pages: 0,
+                category_inverted: category::ACCESSED,
+                category_mask: category::ACCESSED | category::PRESENT,
+                category_anyof_mask: 0,
+                return_mask: category::PRESENT,
             };
             // SAFETY: `arg.vec` points at `regions`, which outlives the call.
             let count = unsafe { scan(file, &mut arg) }?;

@@ -113,6 +113,29 @@ impl PagingTrial {
     }
 }
 
+/// Read-write protection (7.3) on scratch pages: of two that were protected, the one that was touched counts as accessed.
+pub fn read_write_protection() -> Result<(), Errno> {
+    let has = userfaultfd_features()?;
+    let wanted = feature::RWP | feature::RWP_ASYNC;
+    if has & wanted != wanted {
+        return Err(Errno::INVAL);
+    }
+    let scratch = Mapping::new(2 * PAGE_SIZE)?;
+    make_exclusive(scratch.range())?;
+    let uffd = Uffd::negotiate(open_any()?, wanted)?;
+    uffd.register_read_write_protect(scratch.range())?;
+    uffd.read_write_protect(scratch.range(), true)
+        .map_err(|_| Errno::IO)?;
+    // SAFETY: the scratch page is mapped, and the kernel ends its protection by itself.
+    unsafe { scratch.as_ptr().read_volatile() };
+    let mut idle = Vec::new();
+    Pagemap::open().not_accessed(scratch.range(), |run| idle.extend(run.iter()))?;
+    match idle == [scratch.range().start.add(1)] {
+        true => Ok(()),
+        false => Err(Errno::IO),
+    }
+}
+
 /// One page done, or why not.
 fn outcome(progress: Progress) -> Result<(), Stop> {
     match progress {
@@ -256,6 +279,7 @@ mod tests {
                 populate_write(),
             );
             let _ = (own_memory(), lock_on_fault(), syscall_user_dispatch());
+            let _ = read_write_protection();
         };
         (0..20).for_each(|_| run());
         // Other tests of this process open a few of their own meanwhile.

@@ -13,9 +13,11 @@ use crate::page::{PAGE_SHIFT, PageNumber, PageRange};
 mod message;
 mod moving;
 mod open;
+mod rwp;
 
 pub use message::{Event, Message};
 pub use open::{OpenError, open, open_device, open_for_user_mode};
+pub use rwp::OnTouch;
 
 /// `UFFDIO_API` feature bits (`linux/userfaultfd.h`), with the kernel release that brought each.
 pub mod feature {
@@ -37,6 +39,8 @@ pub mod feature {
     pub const POISON: u64 = 1 << 14; // 6.6
     pub const WP_ASYNC: u64 = 1 << 15; // 6.7
     pub const MOVE: u64 = 1 << 16; // 6.8
+    pub const RWP: u64 = 1 << 17; // 7.3
+    pub const RWP_ASYNC: u64 = 1 << 18; // 7.3
 }
 
 const UFFD_API: u64 = 0xAA;

@@ -53,7 +53,7 @@ const FEATURES: [Feature; 12] = [
         name: "MOVE",
         since: "6.8",
         need: Need::Improves,
-        used_for: "takes written pages atomically; without it evicting them costs more, and pages under device I/O are at risk",
+        used_for: "takes written pages atomically; without it evicting them costs more, and pages that a device or another process writes to are at risk",
     },
     Feature {
         bit: feature::POISON,
@@ -174,6 +174,8 @@ fn opened(openings: &Openings, situation: Situation) -> Vec<Finding> {
         },
         match openings.user_mode_only {
             Ok(()) => user,
+            // The flag is not known.
+            Err(Errno::INVAL) => user.but(Status::Missing, needs_kernel("5.11")),
             Err(_) => user.but(Status::Missing, situation.userfaultfd(openings)),
         },
     ]
@@ -205,7 +207,7 @@ fn trial(features: u64) -> Finding {
             "trial",
             Need::Required,
             detail,
-            "pages were installed, protected, moved and poisoned just now",
+            "what these features do was done on scratch pages just now",
         )
     };
     let trial = match PagingTrial::run(features) {
@@ -304,6 +306,13 @@ fn calls(situation: Situation) -> Vec<Finding> {
             probe::batch_drop(),
             "drops clean pages of a region in batches; one by one costs about three times as much",
             &newer("6.13"),
+        ),
+        call(
+            "read-write protection",
+            Need::Elsewhere,
+            probe::read_write_protection(),
+            "which pages a program no longer uses (RWP, RWP_ASYNC and PAGE_IS_ACCESSED); nothing depends on it yet",
+            &newer("7.3"),
         ),
         call(
             "syscall user dispatch",

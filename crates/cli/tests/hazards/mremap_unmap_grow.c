@@ -34,7 +34,11 @@ static void hazard(void) {
     char *first = map_filled(kept, 2);
     NEED(mremap(first, kept, kept, MREMAP_MAYMOVE | MREMAP_FIXED, before) == before);
     for (int round = 0; round < ROUNDS; round++) {
-        char *old = map_new(all);
+        char *old = map_new(all), *instead = map_new(all);
+        /* The kernel may choose the very place that is to be moved to. */
+        char *spare = old < room + 2 * all && old + all > room + all ? old : instead;
+        if (spare == old) old = instead;
+        NEED(munmap(spare, all) == 0);
         let_others(WORK);
         fill(old, all, round);
         NEED(mremap(old, all, all, MREMAP_MAYMOVE | MREMAP_FIXED, room + all) == room + all);

@@ -14,6 +14,8 @@ pub enum Event {
         write: bool,
         /// The page is there and write-protected; otherwise it is missing.
         write_protect: bool,
+        /// The page is there and protected against every access ([`super::feature::RWP`]).
+        read_write_protect: bool,
         /// The faulting thread, when the feature was asked for; 0 otherwise.
         thread: u32,
     },
@@ -48,6 +50,7 @@ impl Message {
     pub fn decode(&self) -> Event {
         const PAGEFAULT_FLAG_WRITE: u64 = 1 << 0;
         const PAGEFAULT_FLAG_WP: u64 = 1 << 1;
+        const PAGEFAULT_FLAG_RWP: u64 = 1 << 3;
         let page = |address: u64| PageNumber(address >> PAGE_SHIFT);
         let [a, b, c] = self.arg;
         match self.event {
@@ -55,6 +58,7 @@ impl Message {
                 page: page(b),
                 write: a & PAGEFAULT_FLAG_WRITE != 0,
                 write_protect: a & PAGEFAULT_FLAG_WP != 0,
+                read_write_protect: a & PAGEFAULT_FLAG_RWP != 0,
                 thread: c as u32,
             },
             0x13 => Event::Fork(a as u32 as RawFd),

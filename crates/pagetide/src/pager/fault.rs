@@ -220,6 +220,7 @@ impl<'p> FaultThread<'p> {
                     write,
                     write_protect,
                     thread,
+                    ..
                 } => {
                     self.pager.fault_processors.note_thread(thread);
                     self.fresh.push(Fault {
