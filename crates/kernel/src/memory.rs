@@ -1,5 +1,6 @@
 //! Advice about memory of the program's: emptying it, making it writable in fact, keeping it out of forked children; and reading
 //! it whatever its protection.
+use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -206,42 +207,37 @@ impl OwnMemory {
         self.0.is_some()
     }
 
-    /// Copies the bytes of `page`.
+    /// Copies the bytes of the pages from `first` on, each into the room for it; returns how many, up to the first that is not mapped or may
+    /// not be read.
     ///
-    /// # Errors
-    /// `EIO` or `EFAULT` where nothing is mapped, or may not be read.
-    pub fn read(&self, page: PageNumber, bytes: &mut [u8; PAGE_SIZE]) -> Result<(), Errno> {
+    /// # Panics
+    /// If a room is not as large as a page.
+    pub fn read(&self, first: PageNumber, rooms: &mut [IoSliceMut<'_>]) -> usize {
+        assert!(rooms.iter().all(|room| room.len() == PAGE_SIZE));
         let read = match &self.0 {
-            Some(file) => rustix::io::pread(file, &mut bytes[..], page.address() as u64)?,
-            None => read_as_the_process(page, bytes)?,
+            Some(file) => rustix::io::preadv(file, rooms, first.address() as u64),
+            None => read_as_the_process(first, rooms),
         };
-        match read {
-            PAGE_SIZE => Ok(()),
-            _ => Err(Errno::IO),
-        }
+        read.unwrap_or(0) / PAGE_SIZE
     }
 }
 
-/// `process_vm_readv` on oneself, which asks for no privilege: like reading in place, but a page that may not be read is an error.
-fn read_as_the_process(page: PageNumber, bytes: &mut [u8; PAGE_SIZE]) -> Result<usize, Errno> {
+/// `process_vm_readv` on oneself, which asks for no privilege: like reading in place, but what may not be read is an error.
+fn read_as_the_process(first: PageNumber, rooms: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
     const SYS_PROCESS_VM_READV: usize = 310;
-    let local = Span {
-        address: bytes.as_mut_ptr() as usize,
-        len: PAGE_SIZE,
-    };
     let remote = Span {
-        address: page.address(),
-        len: PAGE_SIZE,
+        address: first.address(),
+        len: rooms.len() * PAGE_SIZE,
     };
     let args = [
         rustix::process::getpid().as_raw_nonzero().get() as usize,
-        &raw const local as usize,
-        1,
+        rooms.as_mut_ptr() as usize,
+        rooms.len(),
         &raw const remote as usize,
         1,
         0,
     ];
-    // SAFETY: it writes to `bytes` alone, which is exclusive; what is read is checked by the kernel.
+    // SAFETY: `IoSliceMut` is an iovec by its definition; the kernel writes to the rooms alone, which are exclusive, and checks what it reads.
     match unsafe { syscall6(SYS_PROCESS_VM_READV, args) } {
         read if read >= 0 => Ok(read as usize),
         error => Err(Errno::from_raw_os_error(-error as i32)),

@@ -303,7 +303,7 @@ pub unsafe extern "C" fn posix_spawn(
         let result = next(pid, path, actions, attributes, argv, environment.pointer());
         if result == 0 {
             let started = *pid;
-            spawned.is_running(started);
+            spawned.started_as(started);
         }
         result
     }
@@ -333,7 +333,7 @@ pub unsafe extern "C" fn posix_spawnp(
         let result = next(pid, file, actions, attributes, argv, environment.pointer());
         if result == 0 {
             let started = *pid;
-            spawned.is_running(started);
+            spawned.started_as(started);
         }
         result
     }

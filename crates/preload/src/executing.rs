@@ -88,7 +88,7 @@ impl Spawned {
     }
 
     /// Process `pid` executes it.
-    pub fn is_running(self, pid: libc::pid_t) {
+    pub fn started_as(self, pid: libc::pid_t) {
         let Some((agent, verdict)) = self.judged else {
             return;
         };

@@ -20,8 +20,9 @@ use pagetide_kernel::memory::{BatchDropper, make_exclusive};
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_kernel::{PageNumber, PageRange};
-use pagetide_store::StoreError;
+use pagetide_store::{Page, StoreError};
 
+use super::evict_in_place::RUN_PAGES;
 use super::follow::Workplace;
 use super::outgoing::Outgoing;
 use super::request::Completion;
@@ -73,6 +74,8 @@ pub struct Evictor<'p> {
     pub(super) pager: &'p Pager,
     candidates: Vec<PageNumber>,
     pub(super) outgoing: Outgoing<'p>,
+    /// What is put of pages that are evicted in place.
+    pub(super) copies: Box<[Page; RUN_PAGES]>,
     drops: Vec<PageRange>,
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
@@ -94,6 +97,7 @@ impl<'p> Evictor<'p> {
             pager,
             candidates: Vec::with_capacity(BATCH_PAGES),
             outgoing: Outgoing::new(pager),
+            copies: Box::new([Page::ZERO; RUN_PAGES]),
             drops: Vec::with_capacity(BatchDropper::MAX),
             refilling: false,
             workplace: Workplace::default(),
@@ -433,7 +437,7 @@ impl<'p> Evictor<'p> {
         shared.retain(|page| {
             let word = self.pager.table.load(*page);
             if word.state() == State::Clean {
-                kept_out = kept_out || self.drop_clean_in_place(*page, word).is_err();
+                kept_out = kept_out || self.drop_clean_in_place(PageRange::one(*page)).is_err();
                 if self.pager.table.load(*page).is_resident() {
                     self.pager.enqueue(*page);
                 }

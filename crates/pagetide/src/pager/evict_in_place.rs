@@ -1,8 +1,10 @@
 //! Eviction of pages that cannot be moved: read-only, inaccessible and executable mappings, pages shared by fork, kernels before 6.8.
 //!
-//! The page is write-protected, copied, put into the store and then emptied where it is. A write in between takes it back. Slower than
-//! moving, and blind to devices: but a device that writes to memory must first break the protection, and memory it has pinned for writing
+//! Runs of neighbours are write-protected, copied, put into the store and then emptied where they are. A write in between takes its page
+//! back. In a program, emptying waits until the fault thread has read the event of it, so it is done for as many pages at once as lie in one
+//! mapping. Slower than moving, and blind to devices: but a device that writes to memory must first break the protection, and memory it has pinned for writing
 //! before that is writable memory, which is moved. A locked page refuses to be emptied and stays.
+use std::io::IoSliceMut;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::memory::drop_pages;
@@ -10,11 +12,15 @@ use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot};
 
+use super::events::take_common;
 use super::evict::Evictor;
 use super::word::{Place, REMOVED, State, Word};
 use super::{Ownership, Pager};
 
-/// A call of the program was under way for so long that the page was left where it is: no use in trying the next one now.
+/// Most pages of a run: so many are copied at once.
+pub(super) const RUN_PAGES: usize = 32;
+
+/// A call of the program was under way for so long that pages were left where they are: no use in trying the next ones now.
 pub(super) struct KeptOut;
 
 impl Pager {
@@ -23,95 +29,192 @@ impl Pager {
         self.renaming.load(Relaxed)
             || self.ownership == Ownership::Program && self.has_event_pending()
     }
+
+    /// Whether `range` is emptied with one event at most: it is in one mapping, and stays so but for a call that is under way.
+    fn empties_at_once(&self, range: PageRange) -> bool {
+        range.pages() == 1
+            || self.ownership != Ownership::Program
+            || self
+                .handles()
+                .uffd
+                .is_registered(range, self.unreadable.range())
+                .is_ok()
+    }
+}
+
+/// The pages from `first` on, `len` of them.
+fn run_of(first: PageNumber, len: usize) -> PageRange {
+    PageRange {
+        start: first,
+        end: first.add(len as u64),
+    }
 }
 
 impl Evictor<'_> {
     /// Evicts the pages that would not move. Those that cannot be evicted here either go to the end of the queue.
     pub(super) fn evict_in_place(&mut self) {
+        let mut refused = std::mem::take(&mut self.outgoing.refused);
+        refused.sort_unstable();
         let mut kept_out = false;
-        for page in std::mem::take(&mut self.outgoing.refused) {
-            let word = self.pager.table.load(page);
-            let done = match word.state() {
-                _ if kept_out || word.pins() > 0 => Ok(()),
-                State::Clean => self.drop_clean_in_place(page, word),
+        let mut rest = &refused[..];
+        while !rest.is_empty() {
+            let (state, len) = self.run_at(rest);
+            let (run, after) = rest.split_at(len);
+            let run = run_of(run[0], len);
+            let done = match state {
+                _ if kept_out => Ok(()),
+                Some(State::Clean) => self.drop_clean_in_place(run),
                 // A store that has refused one page would refuse the others.
-                State::Resident if !self.health.has_refused() => {
-                    self.evict_one_in_place(page, word)
-                }
+                Some(State::Resident) if !self.health.has_refused() => self.evict_run(run),
                 _ => Ok(()),
             };
             kept_out |= done.is_err();
-            if self.pager.table.load(page).is_resident() {
-                self.pager.enqueue(page);
+            for page in run.iter() {
+                if self.pager.table.load(page).is_resident() {
+                    self.pager.enqueue(page);
+                }
             }
+            rest = after;
         }
+        refused.clear();
+        self.outgoing.refused = refused;
     }
 
-    fn evict_one_in_place(&mut self, page: PageNumber, word: Word) -> Result<(), KeptOut> {
+    /// How many pages at the start of `pages` are neighbours in the same state, and that state; none if the first may not be evicted.
+    fn run_at(&self, pages: &[PageNumber]) -> (Option<State>, usize) {
+        let state = |page: PageNumber| {
+            let word = self.pager.table.load(page);
+            (word.pins() == 0).then(|| word.state())
+        };
+        let first = state(pages[0]);
+        let neighbours = pages.iter().take(RUN_PAGES).enumerate();
+        let same = neighbours.take_while(|(index, page)| {
+            page.0 == pages[0].0 + *index as u64 && (*index == 0 || state(**page) == first)
+        });
+        (first, same.count())
+    }
+
+    /// Changes the words at the start of `run` from one state to another, with the gate held; how many.
+    fn claim(&self, run: PageRange, from: State, to: State) -> usize {
+        let table = &self.pager.table;
+        let claimed = run.iter().take_while(|page| {
+            let word = table.load(*page);
+            word.state() == from
+                && word.pins() == 0
+                && table.change(*page, word, word.with_state(to))
+        });
+        claimed.count()
+    }
+
+    fn evict_run(&mut self, run: PageRange) -> Result<(), KeptOut> {
         let pager = self.pager;
-        let protecting = word.with_state(State::Protecting);
-        // Memory that is being moved leaves with its words, and this page must not be among them then.
+        // Memory that is being moved leaves with its words, and these pages must not be among them then.
         let gate = pager.gate.lock();
         let renaming = pager.renaming.load(Relaxed);
         self.outgoing.kept_by_events |= renaming;
-        if renaming || !pager.table.change(page, word, protecting) {
-            return Ok(());
-        }
+        let claimed = match renaming {
+            true => 0,
+            false => self.claim(run, State::Resident, State::Protecting),
+        };
         drop(gate);
-        let mut bytes = Page::ZERO;
-        let handles = pager.handles();
-        let protected = handles.uffd.write_protect(PageRange::one(page), true);
-        self.outgoing.kept_by_events |= protected == Err(Stop::EventPending);
-        let copied = protected.is_ok() && handles.memory.read(page, &mut bytes.0).is_ok();
-        let mut slot = [Slot(0)];
-        if !copied {
-            self.keep(page, State::Protecting);
+        if claimed == 0 {
             return Ok(());
         }
-        match pager.active_store().put(&[&bytes], &mut slot) {
-            Ok(()) => self.note_puts(1, None),
-            Err(error) => {
-                self.keep(page, State::Protecting);
-                self.note_puts(0, Some(error));
-                return Ok(());
+        let mut slots = [Slot(0); RUN_PAGES];
+        let stored = self.store_run(run_of(run.start, claimed), &mut slots);
+        run_of(run.start, claimed)
+            .iter()
+            .skip(stored)
+            .for_each(|page| self.keep(page));
+        match stored {
+            0 => Ok(()),
+            _ => self.empty_stored(run_of(run.start, stored), &slots[..stored]),
+        }
+    }
+
+    /// Protects the Protecting pages of `run` and puts what they hold; how many, from its start.
+    fn store_run(&mut self, run: PageRange, slots: &mut [Slot; RUN_PAGES]) -> usize {
+        let handles = self.pager.handles();
+        let copied = match handles.uffd.write_protect(run, true) {
+            Ok(()) => {
+                let mut rooms = self
+                    .copies
+                    .each_mut()
+                    .map(|page| IoSliceMut::new(&mut page.0));
+                handles
+                    .memory
+                    .read(run.start, &mut rooms[..run.pages() as usize])
+            }
+            Err(stop) => {
+                self.outgoing.kept_by_events |= stop == Stop::EventPending;
+                0
+            }
+        };
+        let store = self.pager.active_store();
+        let (mut stored, mut error) = (0, None);
+        while stored < copied && error.is_none() {
+            let end = copied.min(stored + store.capabilities().put_batch_pages);
+            let mut batch = [&Page::ZERO; RUN_PAGES];
+            let pages = &self.copies[stored..end];
+            for (place, page) in batch.iter_mut().zip(pages) {
+                *place = page;
+            }
+            match store.put(&batch[..pages.len()], &mut slots[stored..end]) {
+                Ok(()) => stored = end,
+                Err(refusal) => error = Some(refusal),
             }
         }
-        let place = Place {
+        if stored > 0 || error.is_some() {
+            self.note_puts(stored, error);
+        }
+        stored
+    }
+
+    /// Empties the Protecting pages of `run`, whose bytes the store has at `slots`.
+    fn empty_stored(&mut self, run: PageRange, slots: &[Slot]) -> Result<(), KeptOut> {
+        let pager = self.pager;
+        let place = |slot: &Slot| Place {
             generation: pager.generation(),
-            slot: slot[0],
+            slot: *slot,
         };
         let alone = pager.exclusion.enter_evictor();
         let gate = pager.gate.lock();
         let renaming = alone.is_none() || pager.is_renaming();
-        let was = pager.table.update(page, |now| match now.state() {
-            State::Protecting if !renaming && !now.has(REMOVED) => {
-                now.with_place(place).with_state(State::Dropping)
-            }
-            _ => now,
-        });
+        let at_once = !renaming && pager.empties_at_once(run);
+        let mut was = [Word::default(); RUN_PAGES];
+        for ((page, slot), was) in run.iter().zip(slots).zip(&mut was) {
+            *was = pager.table.update(page, |now| match now.state() {
+                State::Protecting if !renaming && !now.has(REMOVED) => {
+                    now.with_place(place(slot)).with_state(State::Dropping)
+                }
+                _ => now,
+            });
+        }
         drop(gate);
-        // What the program has removed is not there any more, and something else may be.
-        if renaming || was.has(REMOVED) {
-            self.outgoing.kept_by_events |= renaming;
-            pager.release(&[place]);
-            self.keep(page, State::Protecting);
-            return alone.map(|_| ()).ok_or(KeptOut);
+        self.outgoing.kept_by_events |= renaming;
+        let is_dropping =
+            |was: &Word| was.state() == State::Protecting && !renaming && !was.has(REMOVED);
+        let mut next = run.start;
+        for part in was[..slots.len()].chunk_by(|a, b| at_once && is_dropping(a) && is_dropping(b))
+        {
+            let pages = run_of(next, part.len());
+            next = pages.end;
+            if is_dropping(&part[0]) {
+                self.finish_drop(pages, false);
+                continue;
+            }
+            // What the program has removed is not there any more, and something else may be. Where it has written meanwhile, the fault thread
+            // has taken the protection off.
+            pager.release(&[place(&slots[(pages.start.0 - run.start.0) as usize])]);
+            if renaming || part[0].has(REMOVED) {
+                self.keep(pages.start);
+            }
         }
-        if was.state() != State::Protecting {
-            // Written meanwhile; the fault thread has taken the protection off.
-            pager.release(&[place]);
-        } else {
-            self.finish_drop(page, false);
-        }
-        Ok(())
+        alone.map(drop).ok_or(KeptOut)
     }
 
-    /// Drops a clean page where it is: it is protected and the store has its bytes.
-    pub(super) fn drop_clean_in_place(
-        &mut self,
-        page: PageNumber,
-        word: Word,
-    ) -> Result<(), KeptOut> {
+    /// Drops clean pages where they are, as many at the start of `run` as still are: they are protected and the store has their bytes.
+    pub(super) fn drop_clean_in_place(&mut self, run: PageRange) -> Result<(), KeptOut> {
         let pager = self.pager;
         let Some(_alone) = pager.exclusion.enter_evictor() else {
             self.outgoing.kept_by_events = true;
@@ -120,61 +223,73 @@ impl Evictor<'_> {
         let gate = pager.gate.lock();
         let renaming = pager.is_renaming();
         self.outgoing.kept_by_events |= renaming;
-        let claimed = !renaming
-            && pager
-                .table
-                .change(page, word, word.with_state(State::Dropping));
+        let (mut at_once, mut claimed) = (false, 0);
+        if !renaming {
+            at_once = pager.empties_at_once(run);
+            claimed = self.claim(run, State::Clean, State::Dropping);
+        }
         drop(gate);
-        if claimed {
-            self.finish_drop(page, true);
+        match at_once {
+            true if claimed > 0 => self.finish_drop(run_of(run.start, claimed), true),
+            _ => run_of(run.start, claimed)
+                .iter()
+                .for_each(|page| self.finish_drop(PageRange::one(page), true)),
         }
         Ok(())
     }
 
-    /// Empties a Dropping page and makes it Stored, or puts it back if it may not be emptied.
-    fn finish_drop(&mut self, page: PageNumber, was_clean: bool) {
+    /// Empties Dropping pages and makes them Stored, or puts back what may not be emptied.
+    fn finish_drop(&mut self, run: PageRange, was_clean: bool) {
         let pager = self.pager;
-        let range = PageRange::one(page);
-        let own_drops = || {
-            pager
-                .own_drops
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner())
-        };
-        if pager.ownership == Ownership::Program {
-            own_drops().push(range);
+        let raises_events = pager.ownership == Ownership::Program;
+        if raises_events {
+            pager.own_drops().push(run);
         }
-        // SAFETY: the store holds the page's bytes and its word says so; faults on it wait until this is over.
-        let dropped = unsafe { drop_pages(range) }.is_ok();
-        if !dropped {
-            own_drops().retain(|own| *own != range);
+        // SAFETY: the store holds the pages' bytes and their words say so; faults on them wait until this is over.
+        let empty = |range| unsafe { drop_pages(range) }.is_ok();
+        let mut still_there = Vec::new();
+        let dropped = empty(run);
+        if !dropped && !raises_events {
+            // A part may be locked.
+            let pages = run.iter().map(PageRange::one);
+            still_there.extend(pages.filter(|page| !empty(*page)));
         }
         let gate = pager.gate.lock();
-        let was = pager
-            .table
-            .update(page, |w| match (w.has(REMOVED), dropped) {
-                (true, _) => w.emptied(),
-                (false, true) => w.with_state(State::Stored),
-                (false, false) if was_clean => w.with_state(State::Clean),
-                (false, false) => w.without_place().with_state(State::Resident),
-            });
+        if !dropped && raises_events {
+            // It was one mapping, unless the program locked a part just now. What is gone, is gone with its event, which has been acted on.
+            still_there = take_common(&mut pager.own_drops(), run);
+        }
+        let stays = |page| still_there.iter().any(|part| part.contains(page));
+        let mut was = [Word::default(); RUN_PAGES];
+        for (page, was) in run.iter().zip(&mut was) {
+            *was = pager
+                .table
+                .update(page, |w| match (w.has(REMOVED), stays(page)) {
+                    (true, _) => w.emptied(),
+                    (false, false) => w.with_state(State::Stored),
+                    (false, true) if was_clean => w.with_state(State::Clean),
+                    (false, true) => w.without_place().with_state(State::Resident),
+                });
+        }
         drop(gate);
-        if was.has(REMOVED) || !dropped && !was_clean {
-            pager.release(&[was.place()]);
-        }
-        if dropped || was.has(REMOVED) {
-            pager.unreserve(1);
-        }
-        if dropped {
-            pager.ledger.evictions.fetch_add(1, Relaxed);
-            if was_clean {
-                pager.ledger.clean_drops.fetch_add(1, Relaxed);
-            } else {
-                pager.ledger.writebacks.fetch_add(1, Relaxed);
+        let (mut evicted, mut gone) = (0, 0);
+        for (page, was) in run.iter().zip(was) {
+            let (removed, stays) = (was.has(REMOVED), stays(page));
+            evicted += u64::from(!stays);
+            gone += u64::from(!stays || removed);
+            if removed || stays && !was_clean {
+                pager.release(&[was.place()]);
             }
-        } else if !was_clean {
-            self.unprotect(page);
+            if stays && !was_clean {
+                self.unprotect(page);
+            }
         }
+        pager.unreserve(gone);
+        pager.ledger.evictions.fetch_add(evicted, Relaxed);
+        match was_clean {
+            true => pager.ledger.clean_drops.fetch_add(evicted, Relaxed),
+            false => pager.ledger.writebacks.fetch_add(evicted, Relaxed),
+        };
     }
 
     /// Ends the protection of a page that stays, unless somebody watches for writes to it.
@@ -188,14 +303,14 @@ impl Evictor<'_> {
     }
 
     /// Gives up evicting a Protecting page.
-    fn keep(&mut self, page: PageNumber, state: State) {
+    fn keep(&self, page: PageNumber) {
         let pager = self.pager;
         let was = pager.table.update(page, |w| match w.state() {
-            s if s == state && w.has(REMOVED) => w.emptied(),
-            s if s == state => w.without_place().with_state(State::Resident),
+            State::Protecting if w.has(REMOVED) => w.emptied(),
+            State::Protecting => w.without_place().with_state(State::Resident),
             _ => w,
         });
-        if was.state() == state && was.has(REMOVED) {
+        if was.state() == State::Protecting && was.has(REMOVED) {
             pager.unreserve(1);
         }
         self.unprotect(page);

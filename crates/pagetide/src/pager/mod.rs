@@ -116,7 +116,7 @@ pub struct Pager {
     /// Events were read and not yet acted on: page words may name what is no longer there, so no eviction begins. Changes with the gate held.
     renaming: AtomicBool,
     /// Ranges the evictor is emptying in place: their remove events are not the program's.
-    pub own_drops: Mutex<Vec<PageRange>>,
+    own_drops: Mutex<Vec<PageRange>>,
     /// Wakes the evictor.
     pub work: Doorbell,
     errand: errand::Errand,

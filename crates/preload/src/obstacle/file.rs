@@ -166,7 +166,8 @@ fn privilege_is_given(file: &Opened) -> bool {
     let mut words = [0u64; 15];
     let args = [file.0, words.as_mut_ptr() as usize, 0, 0, 0, 0];
     let known = call(libc::SYS_fstatfs, args).is_some();
-    !refused_here && !(known && words[10] & ST_NOSUID != 0)
+    let nosuid = known && words[10] & ST_NOSUID != 0;
+    !(refused_here || nosuid)
 }
 
 /// With the privileges this process acts with.

@@ -58,7 +58,10 @@ impl Rule {
         let seen = self.seen.fetch_add(pages as u64, Relaxed) + pages as u64;
         let allowed = self.count.unwrap_or(u64::MAX);
         seen > after
-            && self.due.fetch_add(1, Relaxed) % self.every.unwrap_or(1).max(1) == 0
+            && self
+                .due
+                .fetch_add(1, Relaxed)
+                .is_multiple_of(self.every.unwrap_or(1).max(1))
             && self
                 .hits
                 .fetch_update(Relaxed, Relaxed, |hits| {

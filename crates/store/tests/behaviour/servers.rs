@@ -1,5 +1,7 @@
 //! Servers for the tests: started on private sockets and ports, ended by their process ID.
 
+// The tests of the command have it a second time.
+#[allow(clippy::duplicate_mod)]
 #[path = "../../../cli/tests/support/patience.rs"]
 mod patience;
 
