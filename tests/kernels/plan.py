@@ -116,12 +116,9 @@ def wanted_sets(suite: str) -> tuple[str, ...]:
     return ("quick",) if suite == "quick" else ("quick", "full")
 
 
-def environment(target: pathlib.Path, scale: float, kernel: str) -> dict[str, str]:
+def environment(target: pathlib.Path, scale: float) -> dict[str, str]:
     """What every test in a guest has in its environment."""
-    # Before 5.14 the default store cannot take pages.
-    older = tuple(map(int, kernel.split(".")[:2])) < (5, 14)
     return {
-        **({"PAGETIDE_TESTS_STORE": "file:/var/tmp/"} if older else {}),
         "target": str(target),
         "PAGETIDE": str(target / "debug/pagetide"),
         "PAGETIDE_TESTS_PREBUILT": "1",

@@ -96,7 +96,7 @@ def run_kernel(kernel: Kernel, parts: list[list[plan.Test]], folder: pathlib.Pat
     def run_part(number: int) -> None:
         begun = time.monotonic()
         place = folder / "guests" / f"{kernel.wanted}-{number}"
-        first = guest_files(kernel, parts[number], place, plan.environment(target_folder(), options.scale, kernel.wanted))
+        first = guest_files(kernel, parts[number], place, plan.environment(target_folder(), options.scale))
         machine = Machine(kernel, first, folder / "disk.ext4", place, options.memory)
         expected = [(test.name, test.limit) for test in parts[number]]
         account.results += machine.run(expected, lambda result: report.each(kernel.wanted, result))

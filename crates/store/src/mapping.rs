@@ -3,7 +3,8 @@
 //! The mapping is shared and anonymous: it does not count as the process's anonymous memory, a forked child sees the same
 //! bytes, and there is no descriptor that the program could close, reuse or pass on. It is reserved without access and
 //! opened up in steps, so that an `mlockall` of the program does not fill the whole reservation. Memory is asked for
-//! (`MADV_POPULATE_WRITE`) before it is written, so that a lack of it is an error here and not a SIGBUS.
+//! (`MADV_POPULATE_WRITE`, before Linux 5.14 a system call that returns something there) before it is written, so that a
+//! lack of it is an error here and not a SIGBUS.
 //!
 //! # Safety
 //!
@@ -19,7 +20,9 @@ use rustix::io::Errno;
 use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
+use rustix::rand::{GetRandomFlags, getrandom};
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{
@@ -85,10 +88,32 @@ impl Mapping {
         self.len
     }
 
-    /// Has the kernel find memory for a range, which reads as zeros where it had none.
+    /// Has the kernel find memory for a range that nobody uses; what it holds then is unspecified.
     pub(crate) fn populate(&self, offset: usize, len: usize) -> Result<(), Errno> {
         self.open_up_to(offset.checked_add(len).ok_or(Errno::INVAL)?)?;
-        self.advise(offset, len, Advice::LinuxPopulateWrite)
+        match self.advise(offset, len, Advice::LinuxPopulateWrite) {
+            // The kernel does not know it.
+            Err(Errno::INVAL) => self.populate_by_system_calls(offset, len),
+            done => done,
+        }
+    }
+
+    /// The same before Linux 5.14. A system call that finds no memory for what it returns fails, where an instruction would raise SIGBUS.
+    fn populate_by_system_calls(&self, offset: usize, len: usize) -> Result<(), Errno> {
+        for page in (offset..offset + len).step_by(crate::PAGE_SIZE) {
+            // SAFETY: the byte lies inside the accessible part, and nobody else uses it before this is done.
+            let byte = unsafe {
+                std::slice::from_raw_parts_mut(
+                    self.base.byte_add(page).cast::<MaybeUninit<u8>>(),
+                    1,
+                )
+            };
+            getrandom(byte, GetRandomFlags::INSECURE).map_err(|errno| match errno {
+                Errno::FAULT => Errno::NOMEM,
+                other => other,
+            })?;
+        }
+        Ok(())
     }
 
     /// Gives the memory of a range back to the system. Whatever it held is lost, in every process.
@@ -154,5 +179,42 @@ impl Drop for Mapping {
         // SAFETY: the mapping is this struct's own and no reference into it outlives `self`. In a forked child this undoes
         // the child's mapping only. A failure leaves the range mapped, which harms nobody.
         let _ = unsafe { munmap(self.base, self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+    use crate::PAGE_SIZE;
+
+    fn is_present(mapping: &Mapping, offset: usize) -> bool {
+        let mut entry = [0u8; 8];
+        let pagemap = std::fs::File::open("/proc/self/pagemap").unwrap();
+        let at = (mapping.base as usize + offset) / PAGE_SIZE * entry.len();
+        pagemap.read_exact_at(&mut entry, at as u64).unwrap();
+        entry[7] & 0x80 != 0
+    }
+
+    #[test]
+    fn memory_is_there_once_it_was_asked_for_in_either_way() {
+        let mapping = Mapping::reserve(RESERVE_MIN).unwrap();
+        let len = 16 * PAGE_SIZE;
+        mapping.populate(0, len).unwrap();
+        mapping.populate_by_system_calls(2 * len, len).unwrap();
+        for page in 0..16 {
+            assert!(is_present(&mapping, page * PAGE_SIZE));
+            assert!(is_present(&mapping, 2 * len + page * PAGE_SIZE));
+        }
+        assert!(!is_present(&mapping, len) && !is_present(&mapping, 3 * len));
+    }
+
+    #[test]
+    fn memory_that_cannot_be_had_is_an_error_and_no_signal() {
+        let mapping = Mapping::reserve(RESERVE_MIN).unwrap();
+        // Not opened up.
+        let result = mapping.populate_by_system_calls(0, PAGE_SIZE);
+        assert_eq!(result, Err(Errno::NOMEM));
     }
 }
