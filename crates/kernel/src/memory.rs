@@ -202,11 +202,6 @@ impl OwnMemory {
         OwnMemory(crate::procfs::open_self(c"/proc/self/mem").ok())
     }
 
-    /// Whether protection is no hindrance.
-    pub fn reads_all(&self) -> bool {
-        self.0.is_some()
-    }
-
     /// Copies the bytes of the pages from `first` on, each into the room for it; returns how many, up to the first that is not mapped or may
     /// not be read.
     ///

@@ -169,7 +169,7 @@ fn a_page_that_was_dropped_is_no_page_that_nobody_touched() {
 
 #[test]
 fn what_it_is_not_for_is_an_error() {
-    let Some((memory, uffd)) = scratch(
+    let Some((_memory, uffd)) = scratch(
         "what_it_is_not_for_is_an_error",
         2,
         feature::RWP | feature::PAGEFAULT_FLAG_WP,

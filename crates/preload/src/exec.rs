@@ -300,7 +300,8 @@ pub unsafe extern "C" fn posix_spawn(
             judge(libc::AT_FDCWD, path, false, library)
         });
         let pid = spawned.place(pid);
-        let result = next(pid, path, actions, attributes, argv, environment.pointer());
+        let start = || next(pid, path, actions, attributes, argv, environment.pointer());
+        let result = processors::with_none_held(start);
         if result == 0 {
             let started = *pid;
             spawned.started_as(started);
@@ -330,7 +331,8 @@ pub unsafe extern "C" fn posix_spawnp(
             judge_found(file, false, library)
         });
         let pid = spawned.place(pid);
-        let result = next(pid, file, actions, attributes, argv, environment.pointer());
+        let start = || next(pid, file, actions, attributes, argv, environment.pointer());
+        let result = processors::with_none_held(start);
         if result == 0 {
             let started = *pid;
             spawned.started_as(started);

@@ -46,12 +46,18 @@ struct Caught {
 
 impl Caught {
     fn new(agent: &'static Agent, shares_files: bool) -> Caught {
-        agent.pager.let_threads_go();
+        agent.pager.begin_call();
         Caught {
             agent,
             held: Mutex::new(None),
             shares_files,
         }
+    }
+}
+
+impl Drop for Caught {
+    fn drop(&mut self) {
+        self.agent.pager.end_call();
     }
 }
 

@@ -288,10 +288,13 @@ fn calls(situation: Situation) -> Vec<Finding> {
         ),
         call(
             "/proc/self/mem",
-            Need::Required,
+            Need::Improves,
             probe::own_memory(),
-            "reads pages that cannot be moved",
-            &|_| "mount /proc: mount -t proc proc /proc".into(),
+            "evicts pages that the program may not access; without it they stay resident",
+            &|errno| match errno {
+                Errno::NOENT => "mount /proc: mount -t proc proc /proc".into(),
+                _ => "boot with proc_mem.force_override=always".into(),
+            },
         ),
         call(
             "MADV_POPULATE_WRITE",

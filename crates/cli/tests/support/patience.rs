@@ -1,4 +1,5 @@
 //! How long tests wait before they call something a hang.
+#![allow(dead_code)] // each test file uses its own part of this
 use std::time::Duration;
 
 /// `PAGETIDE_TESTS_TIME_SCALE`: how many times slower than usual this system is. Software emulation is 5 to 20 times slower.
@@ -12,6 +13,11 @@ fn scale() -> f64 {
                 panic!("PAGETIDE_TESTS_TIME_SCALE: '{text}' is no number from 0.1 to 1000")
             })
     })
+}
+
+/// Whether this system is slower than usual: what a test need not be large for is small there.
+pub fn is_slow() -> bool {
+    scale() > 1.0
 }
 
 /// `limit` on a system of this speed.
