@@ -289,7 +289,14 @@ fn a_shell_script_pipes_and_forks() {
     if have(name, &["sh", "awk", "sort", "cksum"]) {
         Case::new(name, "sh")
             .argument(script("pipes_and_forks.sh"))
-            .argument(scaled(32 << 20).max(8 << 20).to_string())
+            .argument(
+                if is_slow() {
+                    4 << 20
+                } else {
+                    scaled(32 << 20).max(8 << 20)
+                }
+                .to_string(),
+            )
             .compare();
     }
 }

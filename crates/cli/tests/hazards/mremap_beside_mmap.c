@@ -26,9 +26,10 @@ static void *move(void *argument) {
         const int flags = MREMAP_MAYMOVE | MREMAP_FIXED;
         NEED(mremap(fresh, FRESH * PAGE, FRESH * PAGE, flags, areas[i]) == areas[i]);
         if (mremap(areas[i], PAGES * PAGE, PAGES * PAGE, flags, to) != to) {
-            /* It may be two mappings now, which Linux before 6.17 moves one by one only. */
+            /* It may be two mappings now, which Linux before 6.17 moves one by one only; and what was at the place is gone all the same. */
             const size_t rest = (PAGES - FRESH) * PAGE;
             NEED(errno == EFAULT);
+            to = map_new(PAGES * PAGE);
             NEED(mremap(areas[i], FRESH * PAGE, FRESH * PAGE, flags, to) == to);
             NEED(mremap(areas[i] + FRESH * PAGE, rest, rest, flags, to + FRESH * PAGE) == to + FRESH * PAGE);
         }

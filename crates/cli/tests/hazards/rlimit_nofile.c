@@ -13,7 +13,7 @@ static void hazard(void) {
         pid_t child = fork();
         /* A governed child needs descriptors for its own pager: below 20 the fork may be refused, and nothing else may go wrong. */
         if (child < 0 && errno == EAGAIN && limits[i] < 20) continue;
-        NEED(child >= 0);
+        if (child < 0) fail("fork: %s", strerror(errno));
         if (child == 0) {
             check(memory, memory_bytes, 1, "child after setrlimit");
             char *own = map_filled(memory_bytes / 4, 2);
