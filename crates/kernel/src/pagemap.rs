@@ -66,14 +66,60 @@ unsafe impl Ioctl for Scan<'_> {
     }
 }
 
-/// `PAGEMAP_SCAN`: how many regions it found.
-///
-/// # Safety
-/// `arg.vec` points at a live array of `vec_len` regions.
-unsafe fn scan(file: &OwnedFd, arg: &mut ScanArg) -> Result<usize, Errno> {
-    mask::check(Masked::PagemapScan, Errno::NOTTY)?;
-    // SAFETY: by the caller's word.
-    unsafe { ioctl::ioctl(file.as_fd(), Scan(arg)) }
+/// What a walk looks for, and what it is told of it: [`category`] bits.
+#[derive(Default)]
+struct Query {
+    flags: u64,
+    inverted: u64,
+    all_of: u64,
+    any_of: u64,
+    told: u64,
+}
+
+/// Calls `found` with each run of pages of `range` that the query asks for, in order, and its categories; `room` is for the kernel's answers.
+/// An error comes with the page from which on nothing is known.
+fn scan(
+    file: &OwnedFd,
+    range: PageRange,
+    query: &Query,
+    room: &mut [Region],
+    mut found: impl FnMut(PageRange, u64),
+) -> Result<(), (PageNumber, Errno)> {
+    let page = |address: u64| PageNumber::containing(address as usize);
+    let mut start = range.address() as u64;
+    let end = start + range.bytes() as u64;
+    mask::check(Masked::PagemapScan, Errno::NOTTY).map_err(|errno| (range.start, errno))?;
+    while start < end {
+        let mut arg = ScanArg {
+            size: size_of::<ScanArg>() as u64,
+            flags: query.flags,
+            start,
+            end,
+            walk_end: 0,
+            vec: room.as_mut_ptr() as u64,
+            vec_len: room.len() as u64,
+            max_pages: 0,
+            category_inverted: query.inverted,
+            category_mask: query.all_of,
+            category_anyof_mask: query.any_of,
+            return_mask: query.told,
+        };
+        // SAFETY: `arg.vec` points at `room`, which outlives the call.
+        let count = unsafe { ioctl::ioctl(file.as_fd(), Scan(&mut arg)) }
+            .map_err(|errno| (page(start), errno))?;
+        for region in &room[..count.min(room.len())] {
+            let run = PageRange {
+                start: page(region.start),
+                end: page(region.end),
+            };
+            found(run, region.categories);
+        }
+        if arg.walk_end <= start {
+            return Err((page(start), Errno::IO));
+        }
+        start = arg.walk_end;
+    }
+    Ok(())
 }
 
 /// This process's page map.
@@ -97,48 +143,22 @@ impl Pagemap {
         let Some(file) = &self.0 else {
             return populated_by_mincore(range, found);
         };
-        let mut start = range.address() as u64;
-        let end = start + range.bytes() as u64;
-        let mut regions = [Region::default(); 128];
-        while start < end {
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                flags: 0,
-                start,
-                end,
-                walk_end: 0,
-                vec: regions.as_mut_ptr() as u64,
-                vec_len: regions.len() as u64,
-                max_pages: 0,
-                category_inverted: 0,
-                category_mask: 0,
-                category_anyof_mask: category::PRESENT | category::SWAPPED,
-                return_mask: category::PRESENT | category::SWAPPED | category::ZERO_PAGE,
-            };
-            // SAFETY: `arg.vec` points at `regions`, which outlives the call.
-            let count = match unsafe { scan(file, &mut arg) } {
-                Err(Errno::NOTTY | Errno::INVAL) => {
-                    let rest = PageRange {
-                        start: PageNumber::containing(start as usize),
-                        end: range.end,
-                    };
-                    return populated_by_entries(file, rest, found);
-                }
-                result => result?,
-            };
-            for region in &regions[..count.min(regions.len())] {
-                let run = PageRange {
-                    start: PageNumber::containing(region.start as usize),
-                    end: PageNumber::containing(region.end as usize),
+        let query = Query {
+            any_of: category::PRESENT | category::SWAPPED,
+            told: category::PRESENT | category::SWAPPED | category::ZERO_PAGE,
+            ..Query::default()
+        };
+        let report = |run, categories| found(run, categories & category::ZERO_PAGE != 0);
+        match scan(file, range, &query, &mut [Region::default(); 128], report) {
+            Err((start, Errno::NOTTY | Errno::INVAL)) => {
+                let rest = PageRange {
+                    start,
+                    end: range.end,
                 };
-                found(run, region.categories & category::ZERO_PAGE != 0);
+                populated_by_entries(file, rest, found)
             }
-            if arg.walk_end <= start {
-                return Err(Errno::IO);
-            }
-            start = arg.walk_end;
+            result => result.map_err(|(_, errno)| errno),
         }
-        Ok(())
     }
 }
 
@@ -161,38 +181,15 @@ impl Pagemap {
         let Some(file) = &self.0 else {
             return Err(Errno::NOTTY);
         };
-        let mut start = range.address() as u64;
-        let end = start + range.bytes() as u64;
-        let mut regions = [Region::default(); RUNS];
-        while start < end {
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                flags: CHECK_WPASYNC | if protect { WP_MATCHING } else { 0 },
-                start,
-                end,
-                walk_end: 0,
-                vec: regions.as_mut_ptr() as u64,
-                vec_len: regions.len() as u64,
-                max_pages: 0,
-                category_inverted: 0,
-                category_mask: category::WRITTEN,
-                category_anyof_mask: 0,
-                return_mask: category::WRITTEN,
-            };
-            // SAFETY: `arg.vec` points at `regions`, which outlives the call.
-            let count = unsafe { scan(file, &mut arg) }?;
-            for region in &regions[..count.min(regions.len())] {
-                found(PageRange {
-                    start: PageNumber::containing(region.start as usize),
-                    end: PageNumber::containing(region.end as usize),
-                });
-            }
-            if arg.walk_end <= start {
-                return Err(Errno::IO);
-            }
-            start = arg.walk_end;
-        }
-        Ok(())
+        let query = Query {
+            flags: CHECK_WPASYNC | if protect { WP_MATCHING } else { 0 },
+            all_of: category::WRITTEN,
+            told: category::WRITTEN,
+            ..Query::default()
+        };
+        let report = |run, _| found(run);
+        scan(file, range, &query, &mut [Region::default(); RUNS], report)
+            .map_err(|(_, errno)| errno)
     }
 }
 
@@ -211,38 +208,14 @@ impl Pagemap {
         let Some(file) = &self.0 else {
             return Err(Errno::NOTTY);
         };
-        let mut start = range.address() as u64;
-        let end = start + range.bytes() as u64;
-        let mut regions = [Region::default(); 128];
-        while start < end {
-            let mut arg = ScanArg {
-                size: size_of::<ScanArg>() as u64,
-                flags: 0,
-                start,
-                end,
-                walk_end: 0,
-                vec: regions.as_mut_ptr() as u64,
-                vec_len: regions.len() as u64,
-                max_pages: 0,
-                category_inverted: category::ACCESSED,
-                category_mask: category::ACCESSED | category::PRESENT,
-                category_anyof_mask: 0,
-                return_mask: category::PRESENT,
-            };
-            // SAFETY: `arg.vec` points at `regions`, which outlives the call.
-            let count = unsafe { scan(file, &mut arg) }?;
-            for region in &regions[..count.min(regions.len())] {
-                found(PageRange {
-                    start: PageNumber::containing(region.start as usize),
-                    end: PageNumber::containing(region.end as usize),
-                });
-            }
-            if arg.walk_end <= start {
-                return Err(Errno::IO);
-            }
-            start = arg.walk_end;
-        }
-        Ok(())
+        let query = Query {
+            inverted: category::ACCESSED,
+            all_of: category::ACCESSED | category::PRESENT,
+            told: category::PRESENT,
+            ..Query::default()
+        };
+        let report = |run, _| found(run);
+        scan(file, range, &query, &mut [Region::default(); 128], report).map_err(|(_, errno)| errno)
     }
 }
 
