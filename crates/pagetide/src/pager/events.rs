@@ -1,5 +1,4 @@
 //! What the program does to its mappings, followed in the page words.
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -170,7 +169,7 @@ impl FaultThread<'_> {
     {
         match event {
             Event::Remove(range) => {
-                let others = not_own(&mut self.pager.own_drops(), range);
+                let others = self.pager.own_drops.lock().others(range);
                 others.into_iter().for_each(|part| self.pager.empty(part));
             }
             Event::Unmap(range) => self.hear_of_unmapping(range),
@@ -336,12 +335,12 @@ impl FaultThread<'_> {
     /// step to it, which looks at the list when a call has failed. Whether there were messages.
     fn collect_and_skip(&mut self) -> bool {
         let pager = self.pager;
-        let mut own = pager.own_drops();
+        let mut own = pager.own_drops.lock();
         let read = self.collect_messages();
         for event in std::mem::take(&mut self.events) {
             match event {
                 Event::Remove(range) => {
-                    let others = not_own(&mut own, range);
+                    let others = own.others(range);
                     self.events.extend(others.into_iter().map(Event::Remove));
                 }
                 other => self.events.push_back(other),
@@ -434,13 +433,6 @@ impl Pager {
         uffd.write_protect(self.staging.range(), false) == Err(Stop::EventPending)
     }
 
-    /// What the evictor is emptying in place and no remove event has told of yet.
-    pub(super) fn own_drops(&self) -> MutexGuard<'_, Vec<PageRange>> {
-        self.own_drops
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// The program gave up the contents of `range`.
     pub fn empty(&self, range: PageRange) {
         let mut freed: Vec<Place> = Vec::new();
@@ -464,86 +456,5 @@ impl Pager {
         });
         self.unreserve(resident);
         self.release(&freed);
-    }
-}
-
-/// Of what a remove event tells of, the parts that do not stem from the evictor's emptying pages in place. Each page counts once: of two events of a
-/// page that it empties, one is its own, whichever comes first, and it is not done before both were read.
-fn not_own(own: &mut Vec<PageRange>, range: PageRange) -> Vec<PageRange> {
-    let mut rest = vec![range];
-    for drop in std::mem::take(own) {
-        let mut kept = vec![drop];
-        for part in std::mem::take(&mut rest) {
-            let common = part.intersection(drop);
-            each_gap(part, std::iter::once(common), |piece| rest.push(piece));
-            for piece in std::mem::take(&mut kept) {
-                let common = piece.intersection(common);
-                each_gap(piece, std::iter::once(common), |piece| kept.push(piece));
-            }
-        }
-        own.append(&mut kept);
-    }
-    rest
-}
-
-/// Takes what `ranges` have in common with `range` out of them.
-pub(super) fn take_common(ranges: &mut Vec<PageRange>, range: PageRange) -> Vec<PageRange> {
-    let mut taken = Vec::new();
-    for part in std::mem::take(ranges) {
-        let common = part.intersection(range);
-        each_gap(part, std::iter::once(common), |piece| ranges.push(piece));
-        if !common.is_empty() {
-            taken.push(common);
-        }
-    }
-    taken
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pages(start: u64, end: u64) -> PageRange {
-        PageRange {
-            start: PageNumber(start),
-            end: PageNumber(end),
-        }
-    }
-
-    #[test]
-    fn a_page_that_is_emptied_by_both_counts_once_as_own_in_either_order() {
-        for program_first in [false, true] {
-            let mut own = vec![pages(10, 20), pages(30, 31)];
-            let events = [pages(12, 13), pages(10, 20)];
-            let mut others = Vec::new();
-            for event in match program_first {
-                true => events,
-                false => [events[1], events[0]],
-            } {
-                others.extend(not_own(&mut own, event));
-            }
-            assert_eq!(others, [pages(12, 13)], "{program_first}");
-            assert_eq!(own, [pages(30, 31)]);
-        }
-    }
-
-    #[test]
-    fn an_event_over_more_than_is_emptied_leaves_the_rest() {
-        let mut own = vec![pages(10, 20), pages(30, 40)];
-        let mut others = not_own(&mut own, pages(15, 35));
-        others.sort_by_key(|part| part.start.0);
-        assert_eq!(others, [pages(20, 30)]);
-        assert_eq!(own, [pages(10, 15), pages(35, 40)]);
-        assert_eq!(not_own(&mut own, pages(50, 60)), [pages(50, 60)]);
-        assert_eq!(take_common(&mut own, pages(10, 20)), [pages(10, 15)]);
-        assert_eq!(own, [pages(35, 40)]);
-    }
-
-    #[test]
-    fn a_page_emptied_twice_is_told_of_twice() {
-        let mut own = vec![pages(1, 2), pages(1, 2)];
-        assert_eq!(not_own(&mut own, pages(1, 2)), []);
-        assert_eq!(not_own(&mut own, pages(1, 2)), []);
-        assert_eq!(not_own(&mut own, pages(1, 2)), [pages(1, 2)]);
     }
 }

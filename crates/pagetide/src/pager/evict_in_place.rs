@@ -1,9 +1,10 @@
 //! Eviction of pages that cannot be moved: read-only, inaccessible and executable mappings, pages shared by fork, kernels before 6.8.
 //!
-//! Runs of neighbours are write-protected, copied, put into the store and then emptied where they are. A write in between takes its page
-//! back. In a program, emptying waits until the fault thread has read the event of it, so it is done for as many pages at once as lie in one
-//! mapping. Slower than moving, and blind to devices: but a device that writes to memory must first break the protection, and memory it has pinned for writing
-//! before that is writable memory, which is moved. A locked page refuses to be emptied and stays.
+//! Runs of neighbours are write-protected, copied, put into the store and then emptied where they are. A write in
+//! between takes its page back. In a program, emptying waits until the fault thread has read the event of it, so it is
+//! done for as many pages at once as lie in one mapping. Slower than moving, and blind to devices: but a device that
+//! writes to memory must first break the protection, and memory it has pinned for writing before that is writable
+//! memory, which is moved. A locked page refuses to be emptied and stays.
 use std::io::IoSliceMut;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +13,6 @@ use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot};
 
-use super::events::take_common;
 use super::evict::Evictor;
 use super::word::{Place, REMOVED, State, Word};
 use super::{Ownership, Pager};
@@ -243,7 +243,7 @@ impl Evictor<'_> {
         let pager = self.pager;
         let raises_events = pager.ownership == Ownership::Program;
         if raises_events {
-            pager.own_drops().push(run);
+            pager.own_drops.lock().begin(run);
         }
         // SAFETY: the store holds the pages' bytes and their words say so; faults on them wait until this is over.
         let empty = |range| unsafe { drop_pages(range) }.is_ok();
@@ -257,7 +257,7 @@ impl Evictor<'_> {
         let gate = pager.gate.lock();
         if !dropped && raises_events {
             // It was one mapping, unless the program locked a part just now. What is gone, is gone with its event, which has been acted on.
-            still_there = take_common(&mut pager.own_drops(), run);
+            still_there = pager.own_drops.lock().withdraw(run);
         }
         let stays = |page| still_there.iter().any(|part| part.contains(page));
         let mut was = [Word::default(); RUN_PAGES];

@@ -26,6 +26,7 @@ mod handles;
 mod loads;
 mod open;
 pub mod outgoing;
+mod own_drops;
 pub mod peek;
 pub mod policy;
 pub mod pool;
@@ -62,6 +63,7 @@ pub use handles::{Handles, StartError};
 use crate::ledger::Ledger;
 use freed::FreedPlaces;
 use handles::system;
+use own_drops::OwnDrops;
 use policy::Policy;
 use queue::EvictionQueue;
 use recorder::Recorder;
@@ -116,7 +118,7 @@ pub struct Pager {
     /// Events were read and not yet acted on: page words may name what is no longer there, so no eviction begins. Changes with the gate held.
     renaming: AtomicBool,
     /// Ranges the evictor is emptying in place: their remove events are not the program's.
-    own_drops: Mutex<Vec<PageRange>>,
+    own_drops: OwnDrops,
     /// Wakes the evictor.
     pub work: Doorbell,
     errand: errand::Errand,
@@ -198,7 +200,7 @@ impl Pager {
             staged_owner: [const { AtomicU64::new(0) }; BATCH_PAGES],
             spans: Mutex::new(Vec::with_capacity(1024)),
             renaming: AtomicBool::new(false),
-            own_drops: Mutex::new(Vec::with_capacity(BATCH_PAGES)),
+            own_drops: OwnDrops::default(),
             work: Doorbell::new(),
             errand: errand::Errand::default(),
             progress: Doorbell::new(),
