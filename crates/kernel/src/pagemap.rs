@@ -163,6 +163,44 @@ impl Pagemap {
 }
 
 impl Pagemap {
+    /// Calls `found` with each run of pages of `range` that a userfaultfd has write-protected, absent ones (6.4) among them. Runs come in order.
+    /// Before Linux 5.14 there are none.
+    ///
+    /// # Errors
+    /// `ENOTSUP` where this process may not read its page map.
+    pub fn write_protected(
+        &self,
+        range: PageRange,
+        mut found: impl FnMut(PageRange),
+    ) -> Result<(), Errno> {
+        let file = self.0.as_ref().ok_or(Errno::NOTSUP)?;
+        // Protected, an absent page has an entry that counts as swapped.
+        let query = Query {
+            any_of: category::PRESENT | category::SWAPPED,
+            inverted: category::WRITTEN,
+            all_of: category::WRITTEN,
+            told: category::PRESENT | category::SWAPPED,
+            ..Query::default()
+        };
+        let report = |run, _| found(run);
+        match scan(file, range, &query, &mut [Region::default(); 128], report) {
+            Err((start, Errno::NOTTY | Errno::INVAL)) => {
+                let rest = PageRange {
+                    start,
+                    end: range.end,
+                };
+                for_each_entry(file, rest, |page, entry| {
+                    if entry & entry::WRITE_PROTECTED != 0 {
+                        found(PageRange::one(page));
+                    }
+                })
+            }
+            result => result.map_err(|(_, errno)| errno),
+        }
+    }
+}
+
+impl Pagemap {
     /// Calls `found` with each run of pages of `range` written since they were last write-protected, in order; with `protect` each
     /// is protected again in the same step, so that a later write is found by the next call. Pages never touched count as written until
     /// they were protected once.
@@ -225,8 +263,6 @@ fn populated_by_entries(
     range: PageRange,
     mut found: impl FnMut(PageRange, bool),
 ) -> Result<(), Errno> {
-    const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-    let mut entries = [0u8; 512 * 8];
     let mut page = range.start;
     // Swapped pages are none to mincore.
     let mut looks_for_gaps = range.pages() >= GAP_PAGES && nothing_swapped();
@@ -235,23 +271,47 @@ fn populated_by_entries(
             start: page,
             end: page.add(GAP_PAGES),
         };
-        let starts_gap = (page.0 - range.start.0).is_multiple_of(GAP_PAGES);
-        if looks_for_gaps && starts_gap && gap.end <= range.end && holds_none(gap) {
+        if looks_for_gaps && gap.end <= range.end && holds_none(gap) {
             looks_for_gaps = nothing_swapped();
             if looks_for_gaps {
                 page = gap.end;
                 continue;
             }
         }
+        let part = gap.intersection(range);
+        for_each_entry(file, part, |page, entry| {
+            if entry & entry::PRESENT_OR_SWAPPED != 0 {
+                found(PageRange::one(page), false);
+            }
+        })?;
+        page = part.end;
+    }
+    Ok(())
+}
+
+/// Bits of an entry.
+mod entry {
+    /// Write-protected by a userfaultfd, or marked so where the page is absent (5.14).
+    pub const WRITE_PROTECTED: u64 = 1 << 57;
+    pub const PRESENT_OR_SWAPPED: u64 = 3 << 62;
+}
+
+/// Calls `visit` with each page of `range` and its entry.
+fn for_each_entry(
+    file: &OwnedFd,
+    range: PageRange,
+    mut visit: impl FnMut(PageNumber, u64),
+) -> Result<(), Errno> {
+    let mut entries = [0u8; 512 * 8];
+    let mut page = range.start;
+    while page < range.end {
         let want = ((range.end.0 - page.0) as usize).min(512);
         let read = rustix::io::pread(file, &mut entries[..want * 8], page.0 * 8)?;
         if read < 8 {
             return Err(Errno::IO);
         }
         for entry in entries[..read].as_chunks::<8>().0 {
-            if u64::from_ne_bytes(*entry) & PRESENT_OR_SWAPPED != 0 {
-                found(PageRange::one(page), false);
-            }
+            visit(page, u64::from_ne_bytes(*entry));
             page = page.add(1);
         }
     }

@@ -37,7 +37,7 @@ pub struct Area {
 }
 
 impl Area {
-    /// Memory of `memfd_secret`, which the kernel locks by itself.
+    /// Memory of `memfd_secret`, which the kernel never takes out.
     pub fn is_secret(&self) -> bool {
         self.name.starts_with("/secretmem")
     }

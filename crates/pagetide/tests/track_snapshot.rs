@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use pagetide::track::Delivery;
 use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::{Plan, SnapshotError};
+use rustix::mm::{Advice, madvise};
 use support::snapshots::{Slow, no_hold, restored, snapshotter};
 use support::{PAGE, Plain};
 
@@ -86,6 +87,45 @@ fn incremental_snapshots_hold_only_what_changed_and_restore_directly() {
         no_hold,
     );
     assert!(matches!(unknown, Err(SnapshotError::Base(_))));
+}
+
+#[test]
+fn memory_that_was_emptied_between_snapshots_is_in_the_next() {
+    for delivery in [Delivery::Thread, Delivery::Signal] {
+        let (plain, directory) = (Plain::new(100), tempfile::tempdir().unwrap());
+        let Some(snapshotter) = snapshotter(&plain, delivery, true) else {
+            return;
+        };
+        let take = |name: &str, plan: Plan| {
+            let path = directory.path().join(name);
+            let snapshot = snapshotter.snapshot(&path, plan, no_hold).unwrap();
+            (path, snapshot.wait().unwrap())
+        };
+        plain.bytes_mut().fill(1);
+        let (_, first) = take("first", Plan::full());
+        let emptied = (10 * PAGE, 10 * PAGE);
+        // SAFETY: private anonymous memory of the test's own.
+        unsafe {
+            madvise(
+                plain.address.add(emptied.0).cast(),
+                emptied.1,
+                Advice::LinuxDontNeed,
+            )
+        }
+        .unwrap();
+        plain.bytes_mut()[15 * PAGE..30 * PAGE].fill(2);
+        let (second_path, second) = take("second", Plan::since(first.id));
+        assert!(
+            restored(&second_path, 100).bytes() == plain.bytes(),
+            "{delivery:?}"
+        );
+        plain.bytes_mut()[12 * PAGE..13 * PAGE].fill(3);
+        let (third_path, _) = take("third", Plan::since(second.id));
+        assert!(
+            restored(&third_path, 100).bytes() == plain.bytes(),
+            "{delivery:?}"
+        );
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Dirty tracking where the kernel does not resolve write faults itself: each first write to a page is served by a handler.
 use std::sync::Arc;
 
-use pagetide_kernel::memory::populate;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::trap::Signal;
 use pagetide_kernel::uffd::{Uffd, feature};
@@ -11,6 +10,7 @@ use rustix::io::Errno;
 use super::faults::{Delivery, FaultSource, OnWrite, open_for_writes, register, unwatch, watch};
 use super::guard::{Guard, Protector, runs};
 use super::memory::{Spans, TrackError, system};
+use super::presence::read_every_page;
 use super::tracker::Method;
 use crate::pager::watch::{Opened, Watcher};
 
@@ -140,22 +140,6 @@ impl HandledTracker {
             *word = 0;
         }
         Ok(())
-    }
-}
-
-/// Makes every page present, so that it can be write-protected: absent pages cannot before Linux 6.4.
-fn read_every_page(range: PageRange) -> Result<(), TrackError> {
-    match populate(range) {
-        Ok(()) => Ok(()),
-        // Before 5.14 there is no MADV_POPULATE_READ.
-        Err(rustix::io::Errno::INVAL) => {
-            for page in range.iter() {
-                // SAFETY: the span was given as readable memory that stays mapped.
-                unsafe { (page.address() as *const u8).read_volatile() };
-            }
-            Ok(())
-        }
-        Err(errno) => Err(TrackError::System("reading memory beforehand", errno)),
     }
 }
 

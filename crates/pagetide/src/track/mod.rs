@@ -9,6 +9,7 @@ pub mod faults;
 pub mod guard;
 pub mod handled;
 pub mod memory;
+pub(crate) mod presence;
 pub mod snapshot;
 pub(crate) mod threads;
 pub mod tracker;

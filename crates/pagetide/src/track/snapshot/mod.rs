@@ -33,16 +33,17 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 pub use hold::{Hold, ParkThreads};
-use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::park::ParkError;
 use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 pub use worker::{Report, Snapshot};
 
 use super::faults::{
     Delivery, FaultSource, open_for_writes, refuse_huge_pages, register, unwatch, watch,
 };
 use super::guard::{Guard, Protector};
-use super::memory::{Memory, Spans, TrackError, system};
+use super::memory::{Backing, Memory, Spans, TrackError, system};
+use super::presence::Presence;
 use arm::Armer;
 use copy_aside::Shared;
 use format::{RegionEntry, SnapshotId};
@@ -162,6 +163,7 @@ impl Builder {
             register(uffd, &spans)?;
             refuse_huge_pages(uffd, &spans)?;
         }
+        let presence = uffd.as_ref().map(Presence::new).transpose()?;
         let default = spans.pages() / POOL_SHARE;
         let slots = self.extra_bytes.map_or(default, |bytes| bytes / PAGE_SIZE);
         // No page is put aside twice.
@@ -189,6 +191,7 @@ impl Builder {
             worker: Some(worker),
             armer: Some(armer),
             incremental: self.incremental,
+            presence,
             arming: Mutex::new(()),
         })
     }
@@ -228,7 +231,7 @@ impl Plan {
 /// # What the program must not do
 ///
 /// While a snapshot is being taken, memory must not be emptied (`MADV_DONTNEED`, `MADV_FREE`), unmapped or moved: the snapshot would show
-/// zeros or fail. Devices that write to it by themselves (direct I/O, `io_uring` with registered buffers) must be quiet from the pause until the end.
+/// zeros or fail. Between snapshots it may be emptied. Devices that write to it by themselves (direct I/O, `io_uring` with registered buffers) must be quiet from the pause until the end.
 /// A forked child has the memory without any protection, and must not use the snapshotter.
 pub struct Snapshotter {
     shared: Arc<Shared>,
@@ -236,6 +239,8 @@ pub struct Snapshotter {
     worker: Option<Worker>,
     armer: Option<Armer>,
     incremental: bool,
+    /// There if any of the memory is a mapping.
+    presence: Option<Presence>,
     /// Held while memory is armed: a round that somebody else is in the middle of must be over before the writers are held, for that somebody may
     /// be among them.
     arming: Mutex<()>,
@@ -360,6 +365,7 @@ impl Snapshotter {
         let id = SnapshotId::random();
         let writer = Writer::new(sink, id, parent.as_ref(), regions.collect())?;
         let arming = lock(&self.arming);
+        self.look()?;
         if plan.pre_arm {
             self.close_most()?;
         }
@@ -431,6 +437,33 @@ impl Snapshotter {
             Err(TryLockError::WouldBlock) => return Ok(self.shared.guard.open_pages()),
         };
         self.close_most()
+    }
+
+    /// Finds what was emptied since it was closed, which then counts as written, and has pages brought in that could not be protected otherwise.
+    fn look(&self) -> Result<(), SnapshotError> {
+        let (Some(presence), shared) = (&self.presence, &self.shared) else {
+            return Ok(());
+        };
+        let spans = &shared.guard.spans;
+        let epoch = shared.phase().epoch;
+        let is_anonymous = |span: &&Memory| span.backing == Backing::Anonymous;
+        for span in spans.mappings().filter(is_anonymous) {
+            let first = spans.index(span.range.start).expect("it is one of them");
+            let index = |page: PageNumber| first + (page.0 - span.range.start.0) as usize;
+            let emptied = |gap: PageRange| {
+                for closed in
+                    (index(gap.start)..index(gap.end)).filter(|page| shared.guard.is_closed(*page))
+                {
+                    shared.pages.set_written(closed, closed + 1, epoch);
+                    shared.guard.mark(closed, closed + 1);
+                }
+            };
+            if self.incremental {
+                presence.unprotected(span.range, emptied)?;
+            }
+            presence.prepare(span.range)?;
+        }
+        Ok(())
     }
 
     fn close_most(&self) -> Result<usize, SnapshotError> {
