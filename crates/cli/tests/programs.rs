@@ -20,11 +20,11 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Under this, what is measured is the program's start and not its work.
 const PEAK_LEAST: u64 = 8 << 20;
 
-/// `full`, or a sixteenth of it, or on a slow system half of that.
+/// `full`, or a sixteenth of it, or on a slow system a quarter of that.
 fn scaled(full: u64) -> u64 {
     match is_full() {
         true => full,
-        false if is_slow() => full / 32,
+        false if is_slow() => full / 64,
         false => full / 16,
     }
 }
@@ -213,7 +213,7 @@ fn sqlite_in_memory() {
         let sql = std::fs::read_to_string(script("in_memory.sql")).expect("the script is there");
         let mut case = Case::new("sqlite_in_memory", "sqlite3").arguments("-batch :memory:");
         case.input = sql
-            .replace("ROWS", &scaled(1_000_000).to_string())
+            .replace("ROWS", &scaled(1_000_000).max(30_000).to_string())
             .into_bytes();
         case.compare();
     }
@@ -239,7 +239,7 @@ fn redis_saves_in_the_background() {
     let session = |prefix: &[OsString]| {
         let mut case = Case::new(name, real_python())
             .argument(script("redis_session.py"))
-            .argument(scaled(500).to_string());
+            .argument(scaled(500).max(15).to_string());
         case.arguments.extend_from_slice(prefix);
         case = case.argument("redis-server");
         case.run(Command::new(&case.program))
@@ -291,7 +291,7 @@ fn a_shell_script_pipes_and_forks() {
             .argument(script("pipes_and_forks.sh"))
             .argument(
                 if is_slow() {
-                    4 << 20
+                    3 << 20
                 } else {
                     scaled(32 << 20).max(8 << 20)
                 }

@@ -196,7 +196,8 @@ fn memory_that_the_kernel_does_not_map() {
         fill(&mut secret, 2 * PAGE);
         let address = secret.as_slice().as_ptr();
         let vm_flags = flags(address);
-        for wanted in ["lo", "dd", "dc"] {
+        // The kernel never takes it out; 6.18 marks it as locked ("lo"), 7.3 does not.
+        for wanted in ["dd", "dc"] {
             assert!(has(&vm_flags, wanted), "{wanted} in {vm_flags:?}");
         }
         // Not even the process's own memory file reads it.

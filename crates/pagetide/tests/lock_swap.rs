@@ -118,6 +118,10 @@ fn touched_pages_never_leave_and_others_do() {
         const LOCKED: usize = (16 << 20) / PAGE;
         const FREE: usize = (64 << 20) / PAGE;
         let (locked, free) = (map(LOCKED), map(FREE));
+        // Where the system gives huge pages unasked, a touch would bring in its neighbours too.
+        let advice = rustix::mm::Advice::LinuxNoHugepage;
+        // SAFETY: advice that changes no byte, on memory that was just made.
+        unsafe { rustix::mm::madvise(locked.cast(), LOCKED * PAGE, advice) }.unwrap();
         mlock2(locked, LOCKED * PAGE, LockFlags::ONFAULT).unwrap();
         let mut secret = SecretBuf::new(1 << 20).unwrap();
         secret.resize(1 << 20).unwrap();

@@ -1,4 +1,7 @@
 //! A region against plain memory: whatever is written reads back, whatever the budget and the delivery of faults.
+#[path = "../../cli/tests/support/patience.rs"]
+mod patience;
+
 mod thread_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Thread;
     include!("region/laws.rs");

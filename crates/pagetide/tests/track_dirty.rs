@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pagetide::track::{DirtyTracker, Memory, Method, TrackError};
 use proptest::prelude::*;
+use support::patience::fewer;
 use support::{PAGE, Plain, Random, skipped};
 
 fn memory(plain: &Plain, name: &str) -> Memory {
@@ -229,7 +230,11 @@ fn six_writers_and_a_million_rounds_lose_nothing() {
 
 #[test]
 fn six_writers_lose_nothing_with_handled_faults() {
-    let rounds = if support::full() { 1_000_000 } else { 100_000 };
+    let rounds = if support::full() {
+        1_000_000
+    } else {
+        fewer(100_000)
+    };
     for method in [
         Method::WriteProtectUnpopulated,
         Method::PreRead,

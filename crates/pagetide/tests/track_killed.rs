@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use pagetide::track::snapshot::Plan;
 use pagetide::track::snapshot::reader::{BlockBuffer, SnapshotFile};
 use pagetide::track::{Delivery, ParkThreads, Snapshotter};
-use support::patience::up_to;
+use support::patience::{fewer, up_to};
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{Plain, Random};
 
@@ -118,7 +118,7 @@ fn hundreds_of_threads_are_parked_for_one_instant() {
             });
         }
         let _stops = StopsAtEnd(&stop);
-        for number in 0..10 {
+        for number in 0..fewer(10) {
             let path = directory.path().join(format!("s{number}"));
             let patience = up_to(30);
             let hold = ParkThreads { patience };

@@ -9,7 +9,7 @@ use pagetide::track::snapshot::sink::Sink;
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use pagetide::track::{Delivery, DirtyTracker, Method, ParkThreads};
 use pagetide::{Delivery as RegionDelivery, Region};
-use support::patience::up_to;
+use support::patience::{fewer, up_to};
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{PAGE, Plain, Random, skipped};
 
@@ -145,7 +145,7 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
             }
         });
         let _stops = StopsAtEnd(&stop);
-        for round in 0..60 {
+        for round in 0..fewer(60) {
             let path = directory.path().join("s");
             let patience = up_to(20);
             let plan = Plan::full().pre_armed();

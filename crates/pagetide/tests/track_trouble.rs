@@ -1,16 +1,48 @@
 //! Snapshots in trouble: sinks that are slow, full or broken, cancelling, dropping, forking. The program goes on, and the next one is whole.
 mod support;
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::Duration;
 
 use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::restore::read_region;
+use pagetide::track::snapshot::sink::Sink;
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use pagetide::track::{Delivery, ParkThreads, Snapshotter};
 use support::patience::up_to;
 use support::snapshots::{Slow, StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{Plain, Random, skipped};
+
+/// Takes nothing but the head of the file until a writer has begun and then stood still for a while.
+struct Stalling {
+    has_head: bool,
+    until_still: Option<Arc<AtomicU64>>,
+    inner: Slow,
+}
+
+impl Sink for Stalling {
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let had_head = std::mem::replace(&mut self.has_head, true);
+        if let Some(written) = self.until_still.take_if(|_| had_head) {
+            let mut before = 0;
+            loop {
+                std::thread::sleep(up_to(1) / 5);
+                let now = written.load(SeqCst);
+                if now > 0 && now == before {
+                    break;
+                }
+                before = now;
+            }
+        }
+        self.inner.append(bytes)
+    }
+
+    fn commit(&mut self) -> io::Result<()> {
+        self.inner.commit()
+    }
+}
 
 #[test]
 fn a_slow_sink_slows_writers_only_when_the_room_is_used_up_and_corrupts_nothing() {
@@ -30,11 +62,16 @@ fn a_slow_sink_slows_writers_only_when_the_room_is_used_up_and_corrupts_nothing(
             .for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
         let before = plain.bytes().to_vec();
         let (taken, committed) = (Arc::default(), Arc::default());
-        let sink = Slow {
-            fails_after: None,
-            taken: Arc::clone(&taken),
-            nap: std::time::Duration::from_millis(2),
-            committed: Arc::clone(&committed),
+        let written = Arc::new(AtomicU64::new(0));
+        let sink = Stalling {
+            has_head: false,
+            until_still: Some(Arc::clone(&written)),
+            inner: Slow {
+                fails_after: None,
+                taken: Arc::clone(&taken),
+                nap: Duration::ZERO,
+                committed: Arc::clone(&committed),
+            },
         };
         let snapshot = snapshotter
             .snapshot_to(Box::new(sink), "slow".into(), Plan::full(), no_hold)
@@ -42,6 +79,7 @@ fn a_slow_sink_slows_writers_only_when_the_room_is_used_up_and_corrupts_nothing(
         // Backwards, so that the sweep is met late.
         for page in (0..PAGES).rev() {
             plain.word(page, 0).store(1, SeqCst);
+            written.fetch_add(1, SeqCst);
         }
         let report = snapshot.wait().unwrap();
         assert!(

@@ -20,6 +20,15 @@ pub fn is_slow() -> bool {
     scale() > 1.0
 }
 
+/// So many rounds, or an eighth of them on a system that is slower than usual.
+pub fn fewer(rounds: u64) -> u64 {
+    if is_slow() {
+        (rounds / 8).max(2)
+    } else {
+        rounds
+    }
+}
+
 /// `limit` on a system of this speed.
 pub fn scaled(limit: Duration) -> Duration {
     limit.mul_f64(scale())

@@ -133,7 +133,7 @@ fn threads_see_each_others_writes() {
     if !can_page() {
         return;
     }
-    let pages = 2048usize;
+    let (pages, rounds) = (2048usize, crate::patience::fewer(60_000));
     let region = builder()
         .length(pages * PAGE)
         .resident((100 * PAGE) as u64)
@@ -144,7 +144,7 @@ fn threads_see_each_others_writes() {
         for thread in 0..4u64 {
             scope.spawn(move || {
                 let mut state = thread + 1;
-                for _ in 0..60_000 {
+                for _ in 0..rounds {
                     state = state
                         .wrapping_mul(6364136223846793005)
                         .wrapping_add(1442695040888963407);
@@ -170,7 +170,7 @@ fn threads_see_each_others_writes() {
         .flat_map(|p| p[..32].chunks_exact(8))
         .map(|c| u64::from_le_bytes(c.try_into().unwrap()) >> 32)
         .sum();
-    assert_eq!(total, 4 * 60_000);
+    assert_eq!(total, 4 * rounds);
     check_law(&region);
 }
 
