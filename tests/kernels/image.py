@@ -11,7 +11,7 @@ import subprocess
 from kernels import Kernel
 from say import Unavailable
 
-# What the tests start, and what the guest itself needs. Each comes with its whole package and the packages that one depends on.
+# What the tests start, and what the guest itself needs. Each comes with the package it is in, the package of its name, and what those depend on.
 PROGRAMS = (
     "sh bash awk sed grep find sort ls ps mount umount swapon mkswap timeout unshare setpriv hostname ip "
     "python3 perl sqlite3 redis-server redis-cli memcached openssl g++ gcc"
@@ -19,7 +19,7 @@ PROGRAMS = (
 # Where the system's own programs are: what version managers put first on a path does not work elsewhere.
 SYSTEM_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 # Packages that others depend on but nothing here needs, and folders nobody reads in a guest.
-LEAVE_OUT = {"debconf", "adduser", "systemd", "init-system-helpers", "lsb-base", "dpkg", "debianutils", "perl-modules-5.36", "tar"}
+LEAVE_OUT = {"debconf", "adduser", "systemd", "init-system-helpers", "lsb-base", "dpkg", "debianutils", "tar"}
 UNREAD = re.compile(r"^/usr/share/(doc|man|locale|info|lintian|bash-completion|i18n|perl/[^/]*/unicore)(/|$)|^/(etc/init\.d|var)/")
 # The disk, its file system, and what the tests may use.
 MODULES = ["virtio_pci", "virtio_blk", "ext4", "loop", "tmpfs"]
@@ -93,10 +93,10 @@ def libraries(path: str | os.PathLike) -> list[str]:
     return re.findall(r"(?:=> |^\s*)(/\S+)", said, re.M)
 
 
-def packages_of(paths: list[str]) -> set[str]:
-    """The installed packages these files are from, and those they depend on."""
-    names = set()
-    for path in paths:
+def packages_of(programs: dict[str, str]) -> set[str]:
+    """The installed packages these programs are from or are named after (a Python without its library is one of its own), and what those depend on."""
+    names = set(programs)
+    for path in programs.values():
         for spelling in {path, os.path.realpath(path), re.sub("^/usr", "", os.path.realpath(path))}:
             found = subprocess.run(["dpkg", "-S", spelling], capture_output=True, text=True).stdout
             names |= {line.split(":")[0] for line in found.splitlines() if not line.startswith("diversion")}
@@ -120,7 +120,7 @@ def packages_of(paths: list[str]) -> set[str]:
 def add_system(tree: Tree) -> list[str]:
     """The programs of this machine that tests use; the names of those that are missing."""
     found = {name: shutil.which(name, path=SYSTEM_PATH) for name in PROGRAMS}
-    packages = sorted(packages_of([path for path in found.values() if path]))
+    packages = sorted(packages_of({name: path for name, path in found.items() if path}))
     listed = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True).stdout.splitlines()
     for path in listed:
         if path.startswith("/") and not UNREAD.search(path) and os.path.lexists(path) and not os.path.isdir(path):
