@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use support::compile::{compile_c, scratch};
 use support::pagetide::{able, governed, largest};
-use support::patience::up_to;
+use support::patience::{is_slow, up_to};
 use support::process::{run, start};
 use support::resident::{Watch, governed_family, promised, status_bytes};
 use support::skip::{is_full, skipped};
@@ -94,8 +94,9 @@ fn limit_goes_down_to_one_page_and_back() {
     };
     let program =
         compile_c("programs", "four_threads", &[]).unwrap_or_else(|error| panic!("{error}"));
+    let rounds = if is_slow() { "5" } else { "14" };
     let mut running = start(
-        governed(&["--resident", "32M"], &program).args(["96", "14"]),
+        governed(&["--resident", "32M"], &program).args(["96", rounds]),
         b"",
     );
     let pid = wait_for_governed(running.pid());

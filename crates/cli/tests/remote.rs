@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use servers::{Memcached, Valkey};
 use support::compile::{compile_c, on_path, scratch, tests_folder};
 use support::pagetide::{able, binary, governed};
-use support::patience::up_to;
+use support::patience::{is_slow, up_to};
 use support::process::{Running, run, start};
 use support::resident::Watch;
 use support::skip::skipped;
@@ -54,14 +54,18 @@ fn python_says_the_same(uri: &str) {
         return skipped("python3", "python3 is not installed here");
     }
     let program = tests_folder().join("programs/sort_and_hash.py");
-    let running = start(Command::new("python3").arg(&program).arg("24"), b"");
+    let records = if is_slow() { "8" } else { "24" };
+    let running = start(Command::new("python3").arg(&program).arg(records), b"");
     let watch = Watch::start(running.pid(), Duration::from_millis(5));
     let native = running.finish(LIMIT);
     let budget = (watch.peak() / 4).to_string();
     native.expect_code(0);
     assert!(!native.stdout.is_empty());
     let options = ["--resident", &budget, "--quiet", "--store", uri];
-    let paged = run(governed(&options, "python3").arg(&program).arg("24"), LIMIT);
+    let paged = run(
+        governed(&options, "python3").arg(&program).arg(records),
+        LIMIT,
+    );
     paged.expect_code(0);
     assert!(
         native.stdout == paged.stdout,
@@ -154,6 +158,7 @@ fn python_on_memcached() {
 #[test]
 fn forks() {
     let Some(server) = server(&[]) else { return };
+    let mebibytes = if is_slow() { "8" } else { "32" };
     for program in ["fork_verify", "fork_parent_first", "fork_deep"] {
         let path = match compile_c("hazards", program, &[]) {
             Ok(path) => path,
@@ -161,7 +166,7 @@ fn forks() {
         };
         let uri = server.uri("encrypt=1");
         run(
-            governed(&["--resident", "4M", "--store", &uri], path).arg("32"),
+            governed(&["--resident", "4M", "--store", &uri], path).arg(mebibytes),
             LIMIT,
         )
         .expect_code(0);

@@ -2,6 +2,10 @@
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide::{Delivery, Region};
+use patience::{fewer, is_slow};
+
+#[path = "../../cli/tests/support/patience.rs"]
+mod patience;
 
 const PAGE: usize = 4096;
 
@@ -112,7 +116,7 @@ fn while_other_signals_arrive_on_alternate_stacks_during_restarted_calls() {
         );
         let every = libc::timeval {
             tv_sec: 0,
-            tv_usec: 300,
+            tv_usec: if is_slow() { 5000 } else { 300 },
         };
         let timer = libc::itimerval {
             it_interval: every,
@@ -137,7 +141,7 @@ fn while_other_signals_arrive_on_alternate_stacks_during_restarted_calls() {
                 let set = unsafe { libc::sigaltstack(&alternate, std::ptr::null_mut()) };
                 assert_eq!(set, 0);
                 let mut state = thread as u64 + 1;
-                for round in 0..40_000u64 {
+                for round in 0..fewer(40_000) {
                     state = state
                         .wrapping_mul(6364136223846793005)
                         .wrapping_add(1442695040888963407);
@@ -182,7 +186,7 @@ fn while_other_signals_arrive_on_alternate_stacks_during_restarted_calls() {
             .map(|(_, word)| u64::from_le_bytes(word.try_into().unwrap()))
             .sum()
     };
-    assert_eq!(words(&|index| index < 3), 3 * 40_000);
+    assert_eq!(words(&|index| index < 3), 3 * fewer(40_000));
     let ticks = TICKS.load(Ordering::SeqCst);
     assert!(ticks > 50, "only {ticks} alarms came: this proves little");
     // Alarms of two threads may meet at one word, where one addition is lost; never more are found than were made.

@@ -11,7 +11,10 @@ use std::ffi::{CStr, c_char};
 use pagetide::ungoverned::{Obstacle, PATH_BYTES_MAX};
 
 use elf::Elf;
-use file::{Opened, changes_privilege, is_executable, is_readable, of_number, owner};
+use file::{
+    Opened, changes_privilege, is_executable, is_readable, nap, of_number, owner,
+    shares_memory_with,
+};
 
 /// Interpreters that may follow each other, as the kernel allows.
 const INTERPRETERS_MAX: usize = 5;
@@ -167,8 +170,18 @@ pub fn judge_descriptor(fd: i32, library: &CStr) -> Verdict {
     judge(libc::AT_FDCWD, link.as_ptr().cast(), false, library)
 }
 
-/// As [`judge`], of the program that process `pid` runs.
+/// Naps at most while a process that executes a program still has its parent's memory.
+const NAPS_MAX: usize = 1000;
+
+/// As [`judge`], of the program that process `pid`, started by `posix_spawn`, runs.
 pub fn judge_process(pid: u32, library: &CStr) -> Verdict {
+    // The kernel lets the parent go on a moment before the child has the new program's memory, by which it knows what it runs.
+    for _ in 0..NAPS_MAX {
+        if !shares_memory_with(pid) {
+            break;
+        }
+        nap();
+    }
     let link = of_number(b"/proc/", pid as usize, b"/exe");
     judge(libc::AT_FDCWD, link.as_ptr().cast(), false, library)
 }

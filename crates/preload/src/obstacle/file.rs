@@ -6,7 +6,7 @@ use pagetide_kernel::fork::syscall6;
 
 /// A bare system call; `None` if it failed.
 fn call(number: c_long, args: [usize; 6]) -> Option<usize> {
-    // SAFETY: this file makes calls only that look at files and at the process. They write into buffers of this file, and read no pointers of
+    // SAFETY: this file makes calls only that look at files and processes, or sleep. They write into buffers of this file, and read no pointers of
     // the program but paths, which the kernel checks.
     let result = unsafe { syscall6(number as usize, args) };
     usize::try_from(result).ok()
@@ -186,6 +186,25 @@ fn may(path: *const c_char, how: i32) -> bool {
 /// Whether this process may read the file.
 pub fn is_readable(path: &CStr) -> bool {
     may(path.as_ptr(), libc::R_OK)
+}
+
+/// Whether process `pid` has this process's memory for its own. False where the kernel does not tell.
+pub fn shares_memory_with(pid: u32) -> bool {
+    const KCMP_VM: usize = 1;
+    let own = std::process::id() as usize;
+    call(libc::SYS_kcmp, [own, pid as usize, KCMP_VM, 0, 0, 0]) == Some(0)
+}
+
+/// Sleeps for a tenth of a millisecond.
+pub fn nap() {
+    let time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000,
+    };
+    call(
+        libc::SYS_nanosleep,
+        [&raw const time as usize, 0, 0, 0, 0, 0],
+    );
 }
 
 /// Whether `path` is a file that this process may execute.
