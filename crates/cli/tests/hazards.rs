@@ -50,6 +50,7 @@ fn prepare(command: &mut Command) -> &mut Command {
         .env("HAZARD_FDS", inherited_descriptors().to_string())
         .env("HAZARD_DISK_DIR", scratch())
         .env("HAZARD_RESIDENT_MAX", (40u64 << 20).to_string())
+        .env("HAZARD_FORKS", if can_fork() { "1" } else { "0" })
 }
 
 /// Whether the hazard could be tried; panics unless it came out well.
@@ -289,6 +290,19 @@ under_mask! {
     without_pidfd_thread "pidfd-thread":
     daemon_double_fork fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
     fork_verify fork_while_writing rlimit_nofile seccomp_filter setuid_drop
+}
+
+under_mask! {
+    /// Kernels before 5.15: of several events under way, the first that is over seems to be the last.
+    without_event_count "event-count,move":
+    fork_verify give_up_without_pause given_up_while_emptied madvise_dontneed madvise_free_rewritten malloc_patterns
+    memory_calls_at_random remap_races threads_come_and_go
+}
+
+under_mask! {
+    /// Before 5.19 COPY does not protect pages of read-only memory, which may be made writable.
+    without_wp_shmem "wp-shmem,move":
+    fork_verify given_up_while_emptied madvise_dontneed memory_calls_at_random mprotect_none mprotect_readonly
 }
 
 macro_rules! with_file {

@@ -33,10 +33,14 @@ pub enum Masked {
     WpUnpopulated = 1 << 7,
     /// Read-write protection (7.3).
     Rwp = 1 << 8,
+    /// That the kernel knows how many events are under way (5.15).
+    EventCount = 1 << 9,
+    /// Write-protection of shared memory, and of pages installed in read-only memory (5.19).
+    WpShmem = 1 << 10,
 }
 
 /// Names in [`VARIABLE`], and what each masks.
-pub const NAMES: [(&str, Masked); 9] = [
+pub const NAMES: [(&str, Masked); 11] = [
     ("pidfd-thread", Masked::PidfdThread),
     ("device", Masked::Device),
     ("pagemap-scan", Masked::PagemapScan),
@@ -46,6 +50,8 @@ pub const NAMES: [(&str, Masked); 9] = [
     ("wp-async", Masked::WpAsync),
     ("wp-unpopulated", Masked::WpUnpopulated),
     ("rwp", Masked::Rwp),
+    ("event-count", Masked::EventCount),
+    ("wp-shmem", Masked::WpShmem),
 ];
 
 /// A set of masked features.
@@ -93,12 +99,13 @@ impl Mask {
 
     /// `features` as `UFFDIO_API` answers them, without the masked ones.
     pub(crate) fn uffd_features(self, features: u64) -> u64 {
-        const BITS: [(Masked, u64); 5] = [
+        const BITS: [(Masked, u64); 6] = [
             (Masked::Move, feature::MOVE),
             (Masked::Poison, feature::POISON),
             (Masked::WpAsync, feature::WP_ASYNC),
             (Masked::WpUnpopulated, feature::WP_UNPOPULATED),
             (Masked::Rwp, feature::RWP | feature::RWP_ASYNC),
+            (Masked::WpShmem, feature::WP_HUGETLBFS_SHMEM),
         ];
         let hidden = BITS.iter().filter(|(feature, _)| self.hides(*feature));
         features & !hidden.fold(0, |bits, (_, bit)| bits | bit)
@@ -166,10 +173,10 @@ mod tests {
     #[test]
     fn every_name_masks_something_of_its_own() {
         let bits = NAMES.map(|(_, feature)| feature as u32);
-        assert_eq!(bits.iter().fold(0, |all, bit| all ^ bit), 0x1FF);
+        assert_eq!(bits.iter().fold(0, |all, bit| all ^ bit), 0x7FF);
         let all = Mask::parse(&names()).unwrap();
         let hidden = feature::MOVE | feature::POISON | feature::WP_ASYNC | feature::WP_UNPOPULATED;
-        let hidden = hidden | feature::RWP | feature::RWP_ASYNC;
+        let hidden = hidden | feature::RWP | feature::RWP_ASYNC | feature::WP_HUGETLBFS_SHMEM;
         assert_eq!(all.uffd_features(u64::MAX), !hidden);
     }
 }

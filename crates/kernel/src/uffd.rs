@@ -10,6 +10,7 @@ use rustix::ioctl::{self, Opcode, Updater, opcode};
 use crate::mask;
 use crate::page::{PAGE_SHIFT, PageNumber, PageRange};
 
+pub mod events;
 mod message;
 mod moving;
 mod open;

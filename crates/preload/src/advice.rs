@@ -102,11 +102,11 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
         libc::MADV_FREE if is_governed(address, len) => libc::MADV_DONTNEED,
         _ => advice,
     };
-    if gives_up(advice)
-        && let Some(agent) = agent()
-    {
+    let giving_up = agent().filter(|_| gives_up(advice));
+    let call = giving_up.and_then(|agent| {
         agent.pager.turnstile.pass();
-    }
+        agent.pager.exclusion.enter_giving_up()
+    });
     // SAFETY: the program answers for its advice.
     let result = unsafe {
         syscall6(
@@ -114,6 +114,7 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
             [address as usize, len, asked as usize, 0, 0, 0],
         )
     };
+    drop(call);
     if result != 0 {
         set_errno(-result as i32);
         return -1;

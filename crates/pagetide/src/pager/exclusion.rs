@@ -19,8 +19,10 @@ const CALL_WAITS_NS: u64 = 2_000_000_000;
 const EVICTOR_WAITS_NS: u64 = 20_000_000;
 
 /// See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Exclusion {
+    /// What the pager is told of has to be told one at a time.
+    of_events: bool,
     /// The thread inside, 0 for none.
     inside: AtomicU32,
     waiting: AtomicU32,
@@ -35,6 +37,20 @@ pub struct Inside<'e> {
 }
 
 impl Exclusion {
+    /// Where the kernel does not know how many events are under way (before 5.15), calls that only raise one are to be alone as well.
+    pub fn new(counts_events: bool) -> Exclusion {
+        Exclusion {
+            of_events: !counts_events,
+            inside: AtomicU32::new(0),
+            waiting: AtomicU32::new(0),
+        }
+    }
+
+    /// Before a call of the program that gives memory up and leaves the mapping. Async-signal-safe.
+    pub fn enter_giving_up(&self) -> Option<Inside<'_>> {
+        self.of_events.then(|| self.enter_call())
+    }
+
     /// Before a call of the program that unmaps or moves memory, or maps some over other, or forks. Async-signal-safe.
     pub fn enter_call(&self) -> Inside<'_> {
         let thread = gettid().as_raw_nonzero().get() as u32;
@@ -84,7 +100,9 @@ impl Exclusion {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        let Exclusion { inside, waiting } = self.exclusion;
+        let Exclusion {
+            inside, waiting, ..
+        } = self.exclusion;
         // It may have been taken away, or forgotten.
         let left = self.thread != 0
             && inside
@@ -102,7 +120,7 @@ mod tests {
 
     #[test]
     fn one_is_inside_at_a_time_and_a_call_within_a_call_ends_nothing() {
-        let exclusion = Exclusion::default();
+        let exclusion = Exclusion::new(true);
         let counted = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
@@ -122,7 +140,7 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_ever() {
-        let exclusion = Exclusion::default();
+        let exclusion = Exclusion::new(true);
         let other = std::thread::scope(|scope| scope.spawn(|| exclusion.enter_call()).join());
         let other = other.unwrap();
         assert!(exclusion.enter_evictor().is_none(), "a call is under way");

@@ -62,6 +62,9 @@ pub struct Handles {
     pub memory: OwnMemory,
     /// Drops scattered clean pages together; only without events.
     pub dropper: Option<BatchDropper>,
+    /// A page installed write-protected is protected also in memory that is read-only, and may be made writable. Before Linux 5.19 COPY
+    /// protects pages of writable memory only.
+    pub copy_protects: bool,
     /// Wakes the fault thread from its poll.
     pub bell: OwnedFd,
     /// Waits for faults and the bell where poll(2) does not.
@@ -107,6 +110,8 @@ impl Handles {
                 Ownership::Program => None,
                 Ownership::Region | Ownership::SignalRegion => BatchDropper::new().ok(),
             },
+            copy_protects: ownership != Ownership::Program
+                || has & feature::WP_HUGETLBFS_SHMEM != 0,
             bell,
         })
     }

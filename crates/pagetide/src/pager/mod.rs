@@ -205,7 +205,7 @@ impl Pager {
             errand: errand::Errand::default(),
             progress: Doorbell::new(),
             turnstile: turnstile::Turnstile::default(),
-            exclusion: exclusion::Exclusion::default(),
+            exclusion: exclusion::Exclusion::new(pagetide_kernel::uffd::events::are_counted()),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             fault_processors: follow::FaultProcessors::default(),

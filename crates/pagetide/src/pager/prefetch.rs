@@ -155,7 +155,8 @@ impl Server<'_> {
             start: range.start,
             end: range.start.add(count as u64),
         };
-        let writable = rewritten && !inside.any_closed(run);
+        let unprotected = rewritten || !pager.handles().copy_protects;
+        let writable = unprotected && !inside.any_closed(run);
         let installed = match count {
             0 => 0,
             _ if self.read_run(&words[..count]).is_err() => {

@@ -275,7 +275,9 @@ impl<'p> Server<'p> {
             revert();
             return self.lose(page, word, &error);
         }
-        let writable = !inside.is_closed(page) && (write || self.predictor.expects_write(word));
+        let unprotected =
+            write || !pager.handles().copy_protects || self.predictor.expects_write(word);
+        let writable = unprotected && !inside.is_closed(page);
         // SAFETY: the buffer holds the page's bytes (verified by the store's checksum), and COPY never overwrites a page.
         let progress = unsafe {
             pager
