@@ -123,7 +123,8 @@ def add_system(tree: Tree) -> list[str]:
     packages = sorted(packages_of({name: path for name, path in found.items() if path}))
     listed = subprocess.run(["dpkg", "-L", *packages], capture_output=True, text=True).stdout.splitlines()
     for path in listed:
-        if path.startswith("/") and not UNREAD.search(path) and os.path.lexists(path) and not os.path.isdir(path):
+        is_folder = os.path.isdir(path) and not os.path.islink(path)
+        if path.startswith("/") and not UNREAD.search(path) and os.path.lexists(path) and not is_folder:
             tree.add(path)
     for path in found.values():
         if path:

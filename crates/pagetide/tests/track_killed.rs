@@ -137,3 +137,5 @@ fn hundreds_of_threads_are_parked_for_one_instant() {
         }
     });
 }
+
+masked!();

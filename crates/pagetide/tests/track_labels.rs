@@ -176,3 +176,5 @@ fn pairs_and_labels_hold_for_incremental_pre_armed_snapshots_by_thread() {
 fn pairs_and_labels_hold_for_pre_armed_full_snapshots() {
     labels(Delivery::Signal, false, true, true, rounds());
 }
+
+masked!();

@@ -297,3 +297,5 @@ fn a_child_forked_during_a_lazy_restore_does_not_find_zeros() {
         );
     }
 }
+
+masked!();

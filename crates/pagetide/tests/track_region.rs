@@ -382,3 +382,5 @@ fn a_region_and_a_mapping_are_one_instant_and_a_second_watcher_is_refused() {
     drop(snapshotter);
     assert!(DirtyTracker::new(vec![memory()]).is_ok());
 }
+
+masked!();

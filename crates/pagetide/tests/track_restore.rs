@@ -330,3 +330,5 @@ proptest! {
         read_all(bytes);
     }
 }
+
+masked!();

@@ -187,3 +187,5 @@ fn one_at_a_time_and_a_hold_that_does_not_arm_is_an_error() {
         .unwrap();
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
+
+masked!();

@@ -326,3 +326,5 @@ unsafe extern "C" {
     #[link_name = "_exit"]
     fn libc_exit(code: i32) -> !;
 }
+
+masked!();

@@ -1,5 +1,6 @@
 //! What the tests of tracking share: plain memory, and saying loudly what could not run.
 #![allow(dead_code)] // each test file uses its own part of this
+pub mod masked;
 #[path = "../../../cli/tests/support/patience.rs"]
 pub mod patience;
 pub mod regions;
