@@ -1,7 +1,7 @@
 //! What the kernel can do: userfaultfd and its features one by one, and the other calls the pager makes.
 use pagetide_kernel::mask;
 use pagetide_kernel::probe::{self, Openings, PagingTrial};
-use pagetide_kernel::uffd::{Stop, feature};
+use pagetide_kernel::uffd::{Stop, events, feature};
 use rustix::io::Errno;
 
 use super::{Finding, Need, Status};
@@ -19,7 +19,7 @@ struct Feature {
     used_for: &'static str,
 }
 
-const FEATURES: [Feature; 12] = [
+const FEATURES: [Feature; 13] = [
     Feature {
         bit: feature::PAGEFAULT_FLAG_WP,
         name: "PAGEFAULT_FLAG_WP",
@@ -61,6 +61,13 @@ const FEATURES: [Feature; 12] = [
         since: "6.6",
         need: Need::Improves,
         used_for: "SIGBUS on exactly the page that was lost; without it the program is ended",
+    },
+    Feature {
+        bit: feature::WP_HUGETLBFS_SHMEM,
+        name: "WP_HUGETLBFS_SHMEM",
+        since: "5.19",
+        need: Need::Improves,
+        used_for: "from there on a page is protected also in read-only memory; before, pages that were only read are stored again",
     },
     Feature {
         bit: feature::WP_UNPOPULATED,
@@ -114,6 +121,7 @@ pub fn examine(situation: Situation) -> Vec<Finding> {
     match probe::userfaultfd_features() {
         Ok(features) => {
             findings.extend(FEATURES.iter().map(|feature| judge(feature, features)));
+            findings.push(counted_events());
             findings.push(trial(features));
         }
         Err(errno) => {
@@ -188,6 +196,22 @@ fn judge(feature: &Feature, features: u64) -> Finding {
         finding
     } else {
         finding.but(Status::Missing, needs_kernel(feature.since))
+    }
+}
+
+/// No feature bit tells of it.
+fn counted_events() -> Finding {
+    let finding = Finding::ok(
+        UFFD,
+        "events counted",
+        Need::Improves,
+        "since Linux 5.15",
+        "threads give memory up at the same time; before, one madvise at a time, and see docs/limits-and-contract.md on free and realloc",
+    );
+    if events::are_counted() {
+        finding
+    } else {
+        finding.but(Status::Missing, needs_kernel("5.15"))
     }
 }
 
