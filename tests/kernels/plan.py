@@ -83,7 +83,7 @@ def read_rules(path: pathlib.Path) -> list[Rule]:
     return rules
 
 
-def plan(executables: list[Executable], rules: list[Rule], suite: str, only: list[str], limit: int) -> list[Test]:
+def plan(executables: list[Executable], rules: list[Rule], suite: str, only: list[str], without: list[str], limit: int) -> list[Test]:
     """The tests of the suite, in the order of the list's lines. The last rule that names a test holds; one that none names is an error."""
     planned: list[tuple[int, Test]] = []
     forgotten, used = [], set()
@@ -98,8 +98,8 @@ def plan(executables: list[Executable], rules: list[Rule], suite: str, only: lis
                 forgotten.append(name)
                 continue
             rule = matching[-1]
-            wanted = any(fnmatch.fnmatch(name, f"*{pattern}*") for pattern in only) if only else rule.set in wanted_sets(suite)
-            if wanted:
+            wanted = matches(name, only) if only else rule.set in wanted_sets(suite)
+            if wanted and not matches(name, without):
                 options = dict(rule.options)
                 seconds = int(options.pop("limit", limit))
                 variables = [f"{key}={value}" for key, value in options.items()]
@@ -110,6 +110,10 @@ def plan(executables: list[Executable], rules: list[Rule], suite: str, only: lis
     if forgotten:
         raise SystemExit("tests/kernels/tests.list does not fit the tests there are:\n" + "\n".join(forgotten))
     return [test for _, test in sorted(planned, key=lambda pair: pair[0])]
+
+
+def matches(name: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatch(name, f"*{pattern}*") for pattern in patterns)
 
 
 def wanted_sets(suite: str) -> tuple[str, ...]:

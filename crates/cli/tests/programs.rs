@@ -29,6 +29,11 @@ fn scaled(full: u64) -> u64 {
     }
 }
 
+/// What a program gets of its peak: a quarter. An emulated processor takes minutes for what it then misses, and gets half.
+fn share(peak: u64) -> u64 {
+    if is_slow() { peak / 2 } else { peak / 4 }
+}
+
 /// A program, its arguments, and what it produces.
 struct Case {
     name: &'static str,
@@ -88,7 +93,7 @@ impl Case {
         (outcome, written.unwrap_or_default(), peak)
     }
 
-    /// Native, then at a quarter of the native peak: both must produce the same bytes.
+    /// Native, then in [`share`] of the native peak: both must produce the same bytes.
     fn compare(&self) {
         let (native, native_file, peak) = self.run(Command::new(&self.program));
         assert!(
@@ -104,7 +109,7 @@ impl Case {
         if let Err(reason) = able() {
             return skipped(self.name, &reason);
         }
-        let budget = (peak / 4).to_string();
+        let budget = share(peak).to_string();
         let (paged, paged_file, _) =
             self.run(governed(&["--resident", &budget, "--quiet"], &self.program));
         assert!(
@@ -128,8 +133,9 @@ fn note(name: &str, peak: u64, native: &Outcome, paged: &Outcome) {
     use std::io::Write;
     let (before, after) = (native.elapsed.as_secs_f64(), paged.elapsed.as_secs_f64());
     let line = format!(
-        "{name}: {} MiB at a quarter: {before:.1} s became {after:.1} s\n",
-        peak >> 20
+        "{name}: {} MiB in {} MiB: {before:.1} s became {after:.1} s\n",
+        peak >> 20,
+        share(peak) >> 20
     );
     std::io::stderr().write_all(line.as_bytes()).ok();
 }
@@ -249,7 +255,7 @@ fn redis_saves_in_the_background() {
         Ok(binary) => binary,
         Err(reason) => return skipped(name, &reason),
     };
-    let budget = (peak / 4).to_string();
+    let budget = share(peak).to_string();
     let words = ["run", "--quiet", "--resident", &budget, "--"].map(OsString::from);
     let prefix: Vec<OsString> = std::iter::once(binary.into_os_string())
         .chain(words)

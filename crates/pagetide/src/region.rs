@@ -9,11 +9,11 @@ use pagetide_kernel::{PAGE_SIZE, PageRange};
 use pagetide_store::StoreError;
 use rustix::io::Errno;
 
+use crate::pager::page::word::State;
 use crate::pager::pool::ServerPool;
 use crate::pager::request::{Completion, Request};
 use crate::pager::signal::Registration;
 use crate::pager::watch::Watcher;
-use crate::pager::word::State;
 use crate::pager::{Pager, StartError};
 use crate::report::Statistics;
 

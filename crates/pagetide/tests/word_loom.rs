@@ -1,12 +1,12 @@
 //! The page word under every interleaving of the fault thread and the evictor (loom): a slot is given back exactly once, bytes are never
 //! dropped while the word says resident, and a page is always findable.
 //!
-//! The transitions are the ones the pager makes, by the same [`Word`] functions; memory, staging area and store are reduced to flags that
-//! say where the bytes are.
+//! The transitions are the pager's own functions (`pager::page::transitions`); memory, staging area and store are reduced to flags that say where the
+//! bytes are.
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use loom::thread;
-use pagetide::pager::word::{Place, REWRITTEN, State, Word};
+use pagetide::pager::page::word::{Place, State, Word};
 use pagetide_store::Slot;
 use std::sync::Arc;
 
@@ -49,6 +49,15 @@ impl Page {
             .is_ok()
     }
 
+    fn update(&self, f: impl Fn(Word) -> Word) -> Word {
+        loop {
+            let word = self.load();
+            if self.change(word, f(word)) {
+                return word;
+            }
+        }
+    }
+
     fn release(&self, place: Place) {
         let counter = if place == OLD {
             &self.releases_of_old
@@ -64,12 +73,7 @@ impl Page {
             let word = self.load();
             match word.state() {
                 State::Clean => {
-                    if self.change(
-                        word,
-                        word.without_place()
-                            .with_state(State::Resident)
-                            .with(REWRITTEN),
-                    ) {
+                    if self.change(word, word.written()) {
                         self.release(word.place());
                         return;
                     }
@@ -94,8 +98,7 @@ impl Page {
                     "taken back from a staging area that no longer holds the page"
                 );
                 self.frames.fetch_or(1, AcqRel);
-                self.word
-                    .store(word.without_place().with_state(State::Resident).0, Release);
+                self.update(Word::taken_back);
             }
         }
     }
@@ -103,19 +106,10 @@ impl Page {
     /// The fault thread, told that the program empties the page.
     fn remove_event(&self) {
         let _gate = self.gate.lock().unwrap();
-        loop {
-            let word = self.load();
-            assert_ne!(
-                word.state(),
-                State::Evicting,
-                "an event was acted on in the middle of a move"
-            );
-            if self.change(word, word.emptied()) {
-                if matches!(word.state(), State::Clean | State::Stored) {
-                    self.release(word.place());
-                }
-                return;
-            }
+        // It panics if the event is acted on in the middle of a move.
+        let was = self.update(Word::given_up);
+        if matches!(was.state(), State::Clean | State::Stored) {
+            self.release(was.place());
         }
     }
 
@@ -124,30 +118,23 @@ impl Page {
         let staged = {
             let _gate = self.gate.lock().unwrap();
             let word = self.load();
-            if !matches!(word.state(), State::Resident | State::Clean)
-                || !self.change(word, word.with_state(State::Evicting))
-            {
+            let evicting = word.evicting();
+            if !evicting.is_some_and(|evicting| self.change(word, evicting)) {
                 return;
             }
             // UFFDIO_MOVE.
             self.frames.store(2, Release);
             let dirty = word.state() == State::Resident;
-            self.word.store(
-                if dirty {
-                    word.staged(0)
-                } else {
-                    word.with_state(State::Stored)
-                }
-                .0,
-                Release,
-            );
+            self.update(|now| match dirty {
+                true => now.staged(0),
+                false => now.moved_out(),
+            });
             dirty
         };
         if staged {
             let _gate = self.gate.lock().unwrap();
             let word = self.load();
-            let ours = word.state() == State::Staged
-                && self.change(word, word.with_place(NEW).with_state(State::Stored));
+            let ours = word.state() == State::Staged && self.change(word, word.written_back(NEW));
             if !ours {
                 self.release(NEW);
             }
@@ -191,12 +178,15 @@ fn race(start: Word, fault_thread: impl Fn(&Page) + Send + Sync + Copy + 'static
     });
 }
 
-fn clean() -> Word {
-    Word::default().with_place(OLD).with_state(State::Clean)
+fn dirty() -> Word {
+    Word::default().claimed().filled()
 }
 
-fn dirty() -> Word {
-    Word::default().with_state(State::Resident)
+fn clean() -> Word {
+    let evicted = dirty().evicting().expect("nobody else is at work on it");
+    (evicted.staged(0).written_back(OLD))
+        .claimed()
+        .fetched_clean()
 }
 
 #[test]
@@ -245,9 +235,11 @@ impl InPlace {
     /// The fault thread, told of a write to the protected page, by now or long ago.
     fn write_fault(&self) {
         let word = Word(self.word.load(Acquire));
-        if matches!(word.state(), State::Resident | State::Protecting)
-            && self.change(word, word.with_state(State::Resident).pinned())
-        {
+        let writable = match word.state() {
+            State::Resident | State::Protecting => word.written().pinned(),
+            _ => None,
+        };
+        if writable.is_some_and(|writable| self.change(word, writable)) {
             self.memory.lock().unwrap().0 = false;
             while {
                 let word = Word(self.word.load(Acquire));
@@ -263,15 +255,15 @@ impl InPlace {
 
     fn evict(&self) {
         let word = Word(self.word.load(Acquire));
-        let is_evictable = word.state() == State::Resident && word.pins() == 0;
-        if !is_evictable || !self.change(word, word.with_state(State::Protecting)) {
+        let protecting = word.protecting();
+        if !protecting.is_some_and(|protecting| self.change(word, protecting)) {
             return;
         }
         self.memory.lock().unwrap().0 = true;
         let copy = self.memory.lock().unwrap().1;
         let word = Word(self.word.load(Acquire));
-        let dropping = word.with_state(State::Dropping);
-        if word.state() == State::Protecting && self.change(word, dropping) {
+        let dropping = word.dropping_stored(NEW);
+        if dropping.is_some_and(|dropping| self.change(word, dropping)) {
             assert_eq!(self.memory.lock().unwrap().1, copy, "a write was lost");
         }
     }
@@ -279,7 +271,8 @@ impl InPlace {
 
 #[test]
 fn a_late_write_fault_races_the_eviction_in_place() {
-    for start in [dirty(), dirty().with_state(State::Protecting)] {
+    let protecting = dirty().protecting().expect("nobody else is at work on it");
+    for start in [dirty(), protecting] {
         loom::model(move || {
             let page = Arc::new(InPlace {
                 word: AtomicU64::new(start.0),

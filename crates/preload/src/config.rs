@@ -2,7 +2,7 @@
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
-use pagetide::pager::policy::Kind;
+use pagetide::pager::page::policy::Kind;
 use pagetide_kernel::mask;
 
 /// The budget in bytes.

@@ -6,8 +6,8 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use pagetide::pager::page::word::Word;
 use pagetide::pager::request::{Completion, Request};
-use pagetide::pager::word::PIN_MAX;
 use pagetide_kernel::{PageNumber, PageRange, own};
 
 use crate::next::Next;
@@ -181,13 +181,8 @@ pub fn reap() {
 fn keep_resident(address: usize) {
     let page = PageNumber::containing(address);
     if let Some(agent) = agent().filter(|a| a.pager.table.word(page).is_some()) {
-        agent.pager.table.update(page, |w| {
-            if w.pins() < PIN_MAX {
-                w.with_pins(w.pins() + 1)
-            } else {
-                w
-            }
-        });
+        let pin = |word: Word| word.pinned().unwrap_or(word);
+        agent.pager.table.update(page, pin);
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use pagetide::Delivery;
-use pagetide::pager::policy::Kind;
+use pagetide::pager::page::policy::Kind;
 use pagetide::report::{Reply, Request, Statistics};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};

@@ -6,8 +6,8 @@ use rustix::io::Errno;
 use super::Ownership;
 use super::events::mapped_in;
 use super::fault::FaultThread;
+use super::page::word::State;
 use super::serve::{Fault, Outcome};
-use super::word::State;
 
 impl FaultThread<'_> {
     /// Gives `range` back to the kernel's care, with every page present.
@@ -105,7 +105,7 @@ impl FaultThread<'_> {
             for page in run.iter() {
                 let was = pager.table.update(page, |w| {
                     if w.state() == State::Untouched {
-                        w.with_state(State::Resident)
+                        w.adopted()
                     } else {
                         w
                     }

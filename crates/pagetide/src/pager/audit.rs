@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::Pager;
-use super::word::{QUEUED, State};
+use super::page::word::State;
 
 /// Both sides of the law.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Pager {
             self.table.for_each_used(span, |_, word| {
                 let resident = word.is_resident() || word.state() == State::Staged;
                 audit.words_resident += u64::from(resident);
-                audit.words_queued += u64::from(resident && word.has(QUEUED));
+                audit.words_queued += u64::from(resident && word.is_queued());
                 audit.words_stored +=
                     u64::from(word.owns_slot() && word.place().generation == generation);
             });

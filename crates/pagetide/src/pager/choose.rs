@@ -2,9 +2,9 @@
 use pagetide_kernel::PageNumber;
 
 use super::Pager;
-use super::policy::{Kind, Queue, Verdict};
-use super::queue::EvictionQueue;
-use super::word::{QUEUED, State, Word};
+use super::page::policy::{Kind, Queue, Verdict};
+use super::page::queue::EvictionQueue;
+use super::page::word::{State, Word};
 
 /// Looks at a queue entry for each entry there is, before the evictor gives up for this round: a page may go round its queue more than once.
 const LAPS: u64 = 4;
@@ -30,12 +30,12 @@ impl Pager {
     }
 
     fn put(&self, page: PageNumber, history: Word, queue: Queue) {
-        let was = self.table.update(page, |w| match w.has(QUEUED) {
+        let was = self.table.update(page, |w| match w.is_queued() {
             true => w,
-            false => w.with(QUEUED).with_history(history),
+            false => w.queued(history),
         });
-        if !was.has(QUEUED) && !self.queue(queue).put(page) {
-            self.table.update(page, |w| w.without(QUEUED));
+        if !was.is_queued() && !self.queue(queue).put(page) {
+            self.table.update(page, Word::unqueued);
         }
     }
 
@@ -58,7 +58,7 @@ impl Pager {
     /// What a page taken from a queue is: a victim, or nothing (any more, while it is pinned, or for now). The mark goes first: whoever makes
     /// the page resident after that sees that it is not queued.
     fn dequeue(&self, page: PageNumber, queue: Queue) -> Option<PageNumber> {
-        let was = self.table.update(page, |w| w.without(QUEUED));
+        let was = self.table.update(page, Word::unqueued);
         if !matches!(was.state(), State::Resident | State::Clean) {
             return None;
         }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::Pager;
 use super::fault::FaultThread;
-use super::word::{Place, REMOVED, State};
+use super::page::word::{Place, State, Word};
 
 /// Memory that was moved.
 #[derive(Debug, Clone, Copy)]
@@ -365,7 +365,7 @@ impl FaultThread<'_> {
         }
         let mut moved = Vec::new();
         pager.table.for_each_used(from, |page, _| {
-            let word = pager.table.update(page, |w| w.emptied());
+            let word = pager.table.update(page, Word::moved_away);
             moved.push((to.add(page.0 - from.start.0), word));
         });
         // What was there before has left.
@@ -376,8 +376,7 @@ impl FaultThread<'_> {
             if word.state() == State::Staged {
                 pager.staged_owner[word.staging_index()].store(page.0, Relaxed);
             }
-            let old = pager.table.update(page, |old| word.keeping(old));
-            debug_assert_eq!(old.state(), State::Untouched);
+            pager.table.update(page, |here| here.moved_here(word));
             if word.is_resident() {
                 pager.enqueue(page);
             }
@@ -438,11 +437,7 @@ impl Pager {
         let mut freed: Vec<Place> = Vec::new();
         let mut resident = 0;
         self.table.for_each_used(range, |page, _| {
-            let was = self.table.update(page, |w| match w.state() {
-                // The evictor is busy with the page and will see the flag when it is done.
-                State::Protecting | State::Dropping => w.with(REMOVED),
-                _ => w.emptied(),
-            });
+            let was = self.table.update(page, Word::given_up);
             match was.state() {
                 State::Resident => resident += 1,
                 State::Clean => {

@@ -25,11 +25,11 @@ use pagetide_store::{Page, StoreError};
 use super::evict_in_place::RUN_PAGES;
 use super::follow::Workplace;
 use super::outgoing::Outgoing;
+use super::page::word::State;
 use super::request::Completion;
 use super::store_health::{STALL_LIMIT, StoreHealth};
 use super::together::{Beside, QUIET_NS};
 use super::turnstile::KeptSince;
-use super::word::State;
 use super::{BATCH_PAGES, Ownership, Pager};
 
 /// So many pages to be packed are worth two moves of the evictor between processors.
@@ -372,11 +372,9 @@ impl<'p> Evictor<'p> {
         let drops = &mut self.drops;
         self.candidates.retain(|page| {
             let word = pager.table.load(*page);
-            let claimed = word.state() == State::Clean
-                && word.pins() == 0
-                && pager
-                    .table
-                    .change(*page, word, word.with_state(State::Dropping));
+            let dropping = word.dropping();
+            let claimed =
+                dropping.is_some_and(|dropping| pager.table.change(*page, word, dropping));
             if claimed {
                 match drops.last_mut() {
                     Some(last) if last.end == *page => last.end = page.add(1),
@@ -395,9 +393,11 @@ impl<'p> Evictor<'p> {
         for range in drops.iter() {
             // SAFETY: as above.
             let gone = together || unsafe { pagetide_kernel::memory::drop_pages(*range) }.is_ok();
-            let state = if gone { State::Stored } else { State::Clean };
             for page in range.iter() {
-                pager.table.update(page, |w| w.with_state(state));
+                pager.table.update(page, |now| match gone {
+                    true => now.dropped(),
+                    false => now.not_dropped(true),
+                });
                 if !gone {
                     pager.enqueue(page);
                 }

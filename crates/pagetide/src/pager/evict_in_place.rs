@@ -14,7 +14,7 @@ use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot};
 
 use super::evict::Evictor;
-use super::word::{Place, REMOVED, State, Word};
+use super::page::word::{Place, State, Word};
 use super::{Ownership, Pager};
 
 /// Most pages of a run: so many are copied at once.
@@ -94,16 +94,14 @@ impl Evictor<'_> {
         (first, same.count())
     }
 
-    /// Changes the words at the start of `run` from one state to another, with the gate held; how many.
-    fn claim(&self, run: PageRange, from: State, to: State) -> usize {
+    /// Claims the pages at the start of `run` that can be, with the gate held; how many.
+    fn claim(&self, run: PageRange, claimed: impl Fn(Word) -> Option<Word>) -> usize {
         let table = &self.pager.table;
-        let claimed = run.iter().take_while(|page| {
+        let is_claimed = |page: &PageNumber| {
             let word = table.load(*page);
-            word.state() == from
-                && word.pins() == 0
-                && table.change(*page, word, word.with_state(to))
-        });
-        claimed.count()
+            claimed(word).is_some_and(|claimed| table.change(*page, word, claimed))
+        };
+        run.iter().take_while(is_claimed).count()
     }
 
     fn evict_run(&mut self, run: PageRange) -> Result<(), KeptOut> {
@@ -114,7 +112,7 @@ impl Evictor<'_> {
         self.outgoing.kept_by_events |= renaming;
         let claimed = match renaming {
             true => 0,
-            false => self.claim(run, State::Resident, State::Protecting),
+            false => self.claim(run, Word::protecting),
         };
         drop(gate);
         if claimed == 0 {
@@ -183,17 +181,14 @@ impl Evictor<'_> {
         let at_once = !renaming && pager.empties_at_once(run);
         let mut was = [Word::default(); RUN_PAGES];
         for ((page, slot), was) in run.iter().zip(slots).zip(&mut was) {
-            *was = pager.table.update(page, |now| match now.state() {
-                State::Protecting if !renaming && !now.has(REMOVED) => {
-                    now.with_place(place(slot)).with_state(State::Dropping)
-                }
-                _ => now,
+            *was = pager.table.update(page, |now| match renaming {
+                true => now,
+                false => now.dropping_stored(place(slot)).unwrap_or(now),
             });
         }
         drop(gate);
         self.outgoing.kept_by_events |= renaming;
-        let is_dropping =
-            |was: &Word| was.state() == State::Protecting && !renaming && !was.has(REMOVED);
+        let is_dropping = |was: &Word| !renaming && was.dropping_stored(place(&slots[0])).is_some();
         let mut next = run.start;
         for part in was[..slots.len()].chunk_by(|a, b| at_once && is_dropping(a) && is_dropping(b))
         {
@@ -206,7 +201,7 @@ impl Evictor<'_> {
             // What the program has removed is not there any more, and something else may be. Where it has written meanwhile, the fault thread
             // has taken the protection off.
             pager.release(&[place(&slots[(pages.start.0 - run.start.0) as usize])]);
-            if renaming || part[0].has(REMOVED) {
+            if renaming || part[0].is_removed() {
                 self.keep(pages.start);
             }
         }
@@ -226,7 +221,7 @@ impl Evictor<'_> {
         let (mut at_once, mut claimed) = (false, 0);
         if !renaming {
             at_once = pager.empties_at_once(run);
-            claimed = self.claim(run, State::Clean, State::Dropping);
+            claimed = self.claim(run, Word::dropping);
         }
         drop(gate);
         match at_once {
@@ -262,19 +257,15 @@ impl Evictor<'_> {
         let stays = |page| still_there.iter().any(|part| part.contains(page));
         let mut was = [Word::default(); RUN_PAGES];
         for (page, was) in run.iter().zip(&mut was) {
-            *was = pager
-                .table
-                .update(page, |w| match (w.has(REMOVED), stays(page)) {
-                    (true, _) => w.emptied(),
-                    (false, false) => w.with_state(State::Stored),
-                    (false, true) if was_clean => w.with_state(State::Clean),
-                    (false, true) => w.without_place().with_state(State::Resident),
-                });
+            *was = pager.table.update(page, |now| match stays(page) {
+                true => now.not_dropped(was_clean),
+                false => now.dropped(),
+            });
         }
         drop(gate);
         let (mut evicted, mut gone) = (0, 0);
         for (page, was) in run.iter().zip(was) {
-            let (removed, stays) = (was.has(REMOVED), stays(page));
+            let (removed, stays) = (was.is_removed(), stays(page));
             evicted += u64::from(!stays);
             gone += u64::from(!stays || removed);
             if removed || stays && !was_clean {
@@ -305,12 +296,8 @@ impl Evictor<'_> {
     /// Gives up evicting a Protecting page.
     fn keep(&self, page: PageNumber) {
         let pager = self.pager;
-        let was = pager.table.update(page, |w| match w.state() {
-            State::Protecting if w.has(REMOVED) => w.emptied(),
-            State::Protecting => w.without_place().with_state(State::Resident),
-            _ => w,
-        });
-        if was.state() == State::Protecting && was.has(REMOVED) {
+        let was = pager.table.update(page, Word::kept);
+        if was.state() == State::Protecting && was.is_removed() {
             pager.unreserve(1);
         }
         self.unprotect(page);

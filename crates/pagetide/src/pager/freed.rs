@@ -7,7 +7,7 @@ use pagetide_kernel::sync::Lock;
 use pagetide_store::Slot;
 use rustix::io::Errno;
 
-use super::word::Place;
+use super::page::word::Place;
 
 const CAPACITY: usize = 8192;
 

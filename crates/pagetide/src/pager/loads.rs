@@ -5,9 +5,9 @@ use pagetide_kernel::PageRange;
 use rustix::io::Errno;
 
 use super::fault::FaultThread;
+use super::page::word::State;
 use super::request::{Completion, Request};
 use super::serve::{Fault, Outcome};
-use super::word::State;
 
 /// Pages of a load request served between two looks for faults.
 const LOAD_SLICE: usize = 16;

@@ -2,7 +2,7 @@
 //!
 //! Two threads do the work. The *fault thread* ([`fault`]) reads the userfaultfd: it serves faults, follows what the program does
 //! to its mappings ([`events`]) and takes requests. The *evictor* ([`evict`]) makes pages non-resident ahead of it. What they share is
-//! here. The life of a page is in [`word`].
+//! here. The life of a page is in [`page`].
 //!
 //! # The gate
 //!
@@ -27,12 +27,11 @@ mod loads;
 mod open;
 pub mod outgoing;
 mod own_drops;
+pub mod page;
 pub mod peek;
-pub mod policy;
 pub mod pool;
 mod predict;
 mod prefetch;
-pub mod queue;
 mod quiet;
 mod readopt;
 pub mod recorder;
@@ -43,11 +42,9 @@ mod spans;
 mod store_health;
 mod stores;
 pub mod streams;
-pub mod table;
 mod together;
 pub mod turnstile;
 pub mod watch;
-pub mod word;
 mod zero_fill;
 
 use std::sync::Mutex;
@@ -64,12 +61,12 @@ use crate::ledger::Ledger;
 use freed::FreedPlaces;
 use handles::system;
 use own_drops::OwnDrops;
-use policy::Policy;
-use queue::EvictionQueue;
+use page::policy::{self, Policy};
+use page::queue::EvictionQueue;
+use page::table::PageTable;
+use page::word::GENERATIONS;
 use recorder::Recorder;
 use request::Request;
-use table::PageTable;
-use word::GENERATIONS;
 
 /// The most pages the evictor takes at a time: half of the reserve, so that a refill is one turn.
 pub const BATCH_PAGES: usize = 256;

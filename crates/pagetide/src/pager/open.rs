@@ -1,9 +1,9 @@
 //! The first write to a page that somebody watches.
 use pagetide_kernel::PageNumber;
 
+use super::page::word::{State, Word};
 use super::serve::{Outcome, Server};
 use super::watch::{Inside, Opened};
-use super::word::{PIN_MAX, REWRITTEN, State, Word};
 
 impl Server<'_> {
     /// Has the watcher told and the page made writable. It is pinned meanwhile, so that it stays.
@@ -18,22 +18,13 @@ impl Server<'_> {
             return Outcome::Busy;
         };
         // An eviction in place that finds the page taken gives it up.
-        let taken = match word.state() {
-            State::Protecting => word.without_place().with_state(State::Resident),
-            _ => word,
-        };
-        if taken.pins() == PIN_MAX || !pager.table.change(page, word, taken.pinned()) {
+        let taken = word.recalled().pinned();
+        if !taken.is_some_and(|taken| pager.table.change(page, word, taken)) {
             return Outcome::Busy;
         }
         let mut superfluous = None;
         let opened = watcher.open(page, &mut || {
-            let was = pager.table.update(page, |now| match now.state() {
-                State::Clean => now
-                    .without_place()
-                    .with_state(State::Resident)
-                    .with(REWRITTEN),
-                _ => now,
-            });
+            let was = pager.table.update(page, Word::written);
             if was.state() == State::Clean {
                 superfluous = Some(was.place());
                 self.predictor.note_clean_write();

@@ -9,7 +9,7 @@ use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot, StoreError};
 
-use super::word::{Place, QUEUED, State, Word};
+use super::page::word::{Place, State, Word};
 use super::{BATCH_PAGES, Ownership, Pager};
 
 /// A page in the staging area. Whose it is stands in [`Pager::staged_owner`].
@@ -81,13 +81,8 @@ impl<'p> Outgoing<'p> {
         let mut claimed = 0;
         for (page, word) in run.iter().zip(&mut words) {
             *word = pager.table.load(*page);
-            let evictable =
-                matches!(word.state(), State::Resident | State::Clean) && word.pins() == 0;
-            if !evictable
-                || !pager
-                    .table
-                    .change(*page, *word, word.with_state(State::Evicting))
-            {
+            let evicting = word.evicting();
+            if !evicting.is_some_and(|evicting| pager.table.change(*page, *word, evicting)) {
                 break;
             }
             claimed += 1;
@@ -110,17 +105,17 @@ impl<'p> Outgoing<'p> {
         let moved = progress.pages as usize;
         for (index, (page, word)) in run.iter().zip(&words).take(moved).enumerate() {
             let dirty = word.state() == State::Resident;
-            let new = if dirty {
+            if dirty {
                 pager.staged_owner[first + index].store(page.0, Relaxed);
-                word.staged(first + index)
-            } else {
-                word.with_state(State::Stored)
-            };
-            pager.table.update(*page, |now| new.keeping(now));
+            }
+            pager.table.update(*page, |now| match dirty {
+                true => now.staged(first + index),
+                false => now.moved_out(),
+            });
             self.staged.push(Staged { dirty, here: true });
         }
         for (page, word) in run.iter().zip(&words).take(claimed).skip(moved) {
-            pager.table.update(*page, |now| word.keeping(now));
+            pager.table.update(*page, |now| now.unclaimed(*word));
         }
         if moved > 0 {
             return moved;
@@ -141,9 +136,7 @@ impl<'p> Outgoing<'p> {
         match stop {
             // It vanished: the program emptied it without our hearing (MADV_FREE), so nothing is lost.
             Some(Stop::Absent) => {
-                pager
-                    .table
-                    .update(page, |now| now.emptied().without(QUEUED));
+                pager.table.update(page, Word::vanished);
                 if word.state() == State::Clean {
                     pager.release(&[word.place()]);
                 }
@@ -241,8 +234,8 @@ impl<'p> Outgoing<'p> {
             // Only pins can change under us: a staged page is taken back with the gate held.
             let was = pager.table.update(page, |word| match place {
                 _ if !Self::is_staged_at(word, index) => word,
-                Some(place) => word.with_place(place).with_state(State::Stored),
-                None => word.emptied(),
+                Some(place) => word.written_back(place),
+                None => word.found_zero(),
             });
             match place {
                 Some(_) if Self::is_staged_at(was, index) => written += 1,
@@ -299,9 +292,7 @@ impl<'p> Outgoing<'p> {
         if copied {
             pager.adopt(1);
         }
-        pager
-            .table
-            .update(page, |w| w.without_place().with_state(State::Resident));
+        pager.table.update(page, Word::taken_back);
         pager.enqueue(page);
         true
     }

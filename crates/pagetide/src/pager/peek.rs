@@ -5,7 +5,7 @@ use pagetide_kernel::PageNumber;
 use pagetide_store::{Page, StoreError};
 
 use super::Pager;
-use super::word::{PIN_MAX, State, Word};
+use super::page::word::{State, Word};
 
 /// Tries of a failing read; the store's own retries come on top.
 const TRIES: u32 = 3;
@@ -39,14 +39,13 @@ impl Pager {
 
     /// Pinned, it stays while it is read.
     fn peek_at_resident(&self, page: PageNumber, word: Word, into: &mut Page) -> Peeked {
-        let pinned = word.with_pins(word.pins() + 1);
-        if word.pins() == PIN_MAX || !self.table.change(page, word, pinned) {
+        let pinned = word.pinned();
+        if !pinned.is_some_and(|pinned| self.table.change(page, word, pinned)) {
             return Peeked::Busy;
         }
         // SAFETY: the word says present, and the pin keeps it so; nobody writes to it, by the caller's word.
         unsafe { std::ptr::copy_nonoverlapping(page.address() as *const Page, into, 1) };
-        self.table
-            .update(page, |now| now.with_pins(now.pins().saturating_sub(1)));
+        self.table.update(page, Word::unpinned);
         Peeked::Bytes
     }
 
@@ -63,10 +62,7 @@ impl Pager {
 
     /// Claimed as for a fetch, so that its place in the store stays its own; then it is Stored as before.
     fn peek_at_stored(&self, page: PageNumber, word: Word, into: &mut Page) -> Peeked {
-        if !self
-            .table
-            .change(page, word, word.with_state(State::Loading))
-        {
+        if !self.table.change(page, word, word.claimed()) {
             return Peeked::Busy;
         }
         let place = word.place();
@@ -80,7 +76,7 @@ impl Pager {
                 result => break result,
             }
         };
-        self.table.update(page, |now| word.keeping(now));
+        self.table.update(page, |now| now.unclaimed(word));
         match result {
             Ok(()) => Peeked::Bytes,
             Err(error) => Peeked::Lost(Some(error)),

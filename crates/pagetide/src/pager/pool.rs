@@ -10,8 +10,8 @@ use pagetide_kernel::own::Mapping;
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::{call_on_stack, set_signal_mask};
 
+use super::page::word::State;
 use super::serve::{Fault, Outcome, Server};
-use super::word::State;
 use super::{Pager, StartError};
 
 /// Tries at a page another thread is busy with before the processor is given away.

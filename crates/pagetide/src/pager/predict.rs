@@ -1,6 +1,6 @@
 //! Whether a page that is read will be written next. Installing it writable then saves the second fault of a read followed by a write;
 //! it costs a put at eviction if no write comes.
-use super::word::{REWRITTEN, Word};
+use super::page::word::Word;
 
 /// Clean installs after which the expectation is formed anew, while writes are not expected and while they are.
 const SAMPLE: (u32, u32) = (64, 16);
@@ -34,7 +34,7 @@ impl WritePredictor {
     /// Whether to install a page writable on a read: it was written after its last fetch, or most pages are at the moment.
     pub fn expects_write(&mut self, word: Word) -> bool {
         self.predicted = self.predicted.wrapping_add(1);
-        (word.has(REWRITTEN) || self.writes_expected) && !self.predicted.is_multiple_of(self.probe)
+        (word.is_rewritten() || self.writes_expected) && !self.predicted.is_multiple_of(self.probe)
     }
 
     /// A page was installed write-protected.

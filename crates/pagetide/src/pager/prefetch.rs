@@ -9,9 +9,9 @@ use pagetide_store::{Page, Slot};
 
 use super::Pager;
 use super::fault::FaultThread;
+use super::page::word::{State, Word};
 use super::serve::Server;
 use super::streams::{Ask, WINDOW_MAX};
-use super::word::{REWRITTEN, State, Word};
 
 /// Most pages fetched with one COPY: a stream's widest window.
 pub const RUN_PAGES: usize = WINDOW_MAX as usize;
@@ -136,16 +136,14 @@ impl Server<'_> {
             return 0;
         }
         let first = pager.table.load(range.start);
-        let rewritten = first.has(REWRITTEN);
+        let rewritten = first.is_rewritten();
         let mut count = 0;
         for (page, word) in range.iter().zip(&mut words).take(most) {
             *word = pager.table.load(page);
             if word.state() != State::Stored
-                || word.has(REWRITTEN) != rewritten
+                || word.is_rewritten() != rewritten
                 || word.place().generation != first.place().generation
-                || !pager
-                    .table
-                    .change(page, *word, word.with_state(State::Loading))
+                || !pager.table.change(page, *word, word.claimed())
             {
                 break;
             }
@@ -172,17 +170,13 @@ impl Server<'_> {
         };
         for (index, (page, word)) in run.iter().zip(&words).enumerate() {
             if index as u64 >= installed {
-                pager.table.update(page, |now| word.keeping(now));
+                pager.table.update(page, |now| now.unclaimed(*word));
                 continue;
             }
-            let new = match writable {
-                true => word
-                    .without_place()
-                    .with_state(State::Resident)
-                    .without(REWRITTEN),
-                false => word.with_state(State::Clean),
-            };
-            pager.table.update(page, |now| new.keeping(now));
+            pager.table.update(page, |now| match writable {
+                true => now.fetched_writable(false),
+                false => now.fetched_clean(),
+            });
             if writable {
                 self.release(word.place());
             }

@@ -4,7 +4,7 @@ use pagetide_kernel::{PageRange, each_gap};
 use rustix::io::Errno;
 
 use super::Pager;
-use super::word::State;
+use super::page::word::{State, Word};
 
 impl Pager {
     /// Registers all attached memory with the (new) descriptors and puts the page words right: write protection did not survive the
@@ -25,8 +25,7 @@ impl Pager {
             let _ = pagetide_kernel::memory::set_inherited(*span, false);
             self.table.for_each_used(*span, |page, word| {
                 if word.state() == State::Clean {
-                    self.table
-                        .update(page, |w| w.without_place().with_state(State::Resident));
+                    self.table.update(page, Word::unshared);
                 }
             });
         }

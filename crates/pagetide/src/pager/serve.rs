@@ -11,11 +11,11 @@ use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_store::{ErrorKind, Page};
 
+use super::page::word::{Place, State, Word};
 use super::predict::WritePredictor;
 use super::prefetch::RUN_PAGES;
 use super::recorder::Kind;
 use super::watch::Inside;
-use super::word::{PIN_MAX, Place, REMOVED, REWRITTEN, State, Word};
 use super::zero_fill::ZERO_WINDOW_MAX;
 use super::{Ownership, Pager, StartError};
 
@@ -156,21 +156,10 @@ impl<'p> Server<'p> {
     /// the protection would be lost.
     fn make_writable(&mut self, page: PageNumber, word: Word) -> Option<Outcome> {
         let pager = self.pager;
-        let opened = match word.state() {
-            State::Clean => word
-                .without_place()
-                .with_state(State::Resident)
-                .with(REWRITTEN),
-            State::Protecting => word
-                .without_place()
-                .without(REMOVED)
-                .with_state(State::Resident),
-            _ => word,
-        };
-        if word.pins() == PIN_MAX {
+        let Some(writable) = word.written().pinned() else {
             return Some(Outcome::Busy);
-        }
-        if !pager.table.change(page, word, opened.pinned()) {
+        };
+        if !pager.table.change(page, word, writable) {
             return None;
         }
         if word.state() == State::Clean {
@@ -219,8 +208,7 @@ impl<'p> Server<'p> {
         if pager.ownership != Ownership::Program {
             return self.wake(page);
         }
-        let claim = word.with_state(State::Loading);
-        if !pager.table.change(page, word, claim) {
+        if !pager.table.change(page, word, word.claimed()) {
             return Outcome::Busy;
         }
         // SAFETY: zeros are what emptied memory holds, and COPY never overwrites a page.
@@ -229,15 +217,11 @@ impl<'p> Server<'p> {
             uffd.copy(PageRange::one(page), self.zeros.as_ptr(), false)
         };
         let filled = progress.stop.is_none();
-        let after = match word.state() {
-            State::Clean if !filled => word,
+        pager.table.update(page, |now| match word.state() {
+            State::Clean if !filled => now.unclaimed(word),
             // An eviction in place that finds the page claimed gives it up. What the program has removed meanwhile was the page before.
-            _ => word
-                .without_place()
-                .without(REMOVED)
-                .with_state(State::Resident),
-        };
-        pager.table.update(page, |now| after.keeping(now));
+            _ => now.filled(),
+        });
         // The evictor may have passed it over meanwhile.
         pager.enqueue(page);
         if filled {
@@ -260,19 +244,12 @@ impl<'p> Server<'p> {
         } else if !pager.reserve_for(page) {
             return Outcome::NoRoom;
         }
-        if !pager
-            .table
-            .change(page, word, word.with_state(State::Loading))
-        {
+        if !pager.table.change(page, word, word.claimed()) {
             pager.unreserve(1);
             return Outcome::Busy;
         }
-        let revert = || {
-            pager.table.update(page, |now| word.keeping(now));
-            pager.unreserve(1);
-        };
         if let Err(error) = self.read_store(word) {
-            revert();
+            pager.unreserve(1);
             return self.lose(page, word, &error);
         }
         let unprotected =
@@ -288,14 +265,13 @@ impl<'p> Server<'p> {
         match progress.stop {
             None => {
                 if writable {
-                    let new = word.without_place().with_state(State::Resident);
-                    let new = if write { new.with(REWRITTEN) } else { new };
-                    pager.table.update(page, |now| new.keeping(now));
+                    let rewritten = write || word.is_rewritten();
+                    let update = |now: Word| now.fetched_writable(rewritten);
+                    pager.table.update(page, update);
                     self.release(word.place());
                 } else {
                     // Not expected to be written, or not any more: a write tells.
-                    let new = word.with_state(State::Clean).without(REWRITTEN);
-                    pager.table.update(page, |now| new.keeping(now));
+                    pager.table.update(page, Word::fetched_clean);
                     self.predictor.note_clean_install();
                 }
                 pager.enqueue(page);
@@ -307,7 +283,8 @@ impl<'p> Server<'p> {
                 Outcome::Installed
             }
             Some(stop) => {
-                revert();
+                pager.table.update(page, |now| now.unclaimed(word));
+                pager.unreserve(1);
                 if stop == Stop::EventPending {
                     Outcome::EventPending
                 } else {
@@ -337,7 +314,7 @@ impl<'p> Server<'p> {
         }
     }
 
-    /// The store cannot give the page's bytes: it is never shown as zeros.
+    /// The store cannot give the bytes of a page that this thread has claimed: it is never shown as zeros.
     fn lose(
         &mut self,
         page: PageNumber,
@@ -361,9 +338,7 @@ impl<'p> Server<'p> {
         }
         self.pager.ledger.set_message(message.as_bytes());
         self.pager.ledger.lost.store(1, SeqCst);
-        self.pager
-            .table
-            .update(page, |w| w.without_place().with_state(State::Poisoned));
+        self.pager.table.update(page, Word::lost);
         self.poison(page)
     }
 
@@ -403,9 +378,7 @@ impl<'p> Server<'p> {
         };
         match progress.stop {
             None => {
-                pager
-                    .table
-                    .update(page, |w| w.without_place().with_state(State::Resident));
+                pager.table.update(page, Word::taken_back);
                 pager.enqueue(page);
                 Outcome::Installed
             }

@@ -6,7 +6,7 @@ use pagetide_kernel::sync::now_ns;
 use pagetide_store::{Slot, Store};
 
 use super::Pager;
-use super::word::{GENERATIONS, Place};
+use super::page::word::{GENERATIONS, Place};
 
 /// Freed places that wait for the evictor before it is woken for them alone: more than it fills a reserve with. After a round it gives them back anyway.
 const FREED_AT_A_TIME: u64 = 1024;

@@ -5,10 +5,10 @@ use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 
 use super::Pager;
+use super::page::word::{State, Word};
 use super::recorder::Kind;
 use super::serve::{Outcome, Server};
 use super::watch::Inside;
-use super::word::State;
 
 /// Most pages filled with zeros at once.
 pub(super) const ZERO_WINDOW_MAX: u64 = 64;
@@ -77,7 +77,7 @@ impl Server<'_> {
         pager.unclaim(rest);
         pager.unreserve(rest.pages());
         for page in installed.iter() {
-            pager.table.update(page, |w| w.with_state(State::Resident));
+            pager.table.update(page, Word::filled);
             pager.enqueue(page);
             pager.record(page, Kind::Zero);
         }
@@ -101,10 +101,7 @@ impl Pager {
             .iter()
             .take_while(|page| {
                 let word = self.table.load(*page);
-                word.state() == State::Untouched
-                    && self
-                        .table
-                        .change(*page, word, word.with_state(State::Loading))
+                word.state() == State::Untouched && self.table.change(*page, word, word.claimed())
             })
             .count() as u64
     }
@@ -112,7 +109,8 @@ impl Pager {
     /// Gives up pages that were claimed untouched.
     fn unclaim(&self, range: PageRange) {
         for page in range.iter() {
-            self.table.update(page, |w| w.with_state(State::Untouched));
+            self.table
+                .update(page, |now| now.unclaimed(Word::default()));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{Delivery, Region, RegionError, Served};
 use crate::ledger::Ledger;
 use crate::pager::evict::Evictor;
 use crate::pager::fault::FaultThread;
-use crate::pager::policy::Kind;
+use crate::pager::page::policy::Kind;
 use crate::pager::pool::ServerPool;
 use crate::pager::request::{Completion, Request};
 use crate::pager::signal::Registration;

@@ -6,8 +6,8 @@ use pagetide_kernel::PageRange;
 
 use super::RegionError;
 use crate::pager::Pager;
+use crate::pager::page::word::{PIN_MAX, Word};
 use crate::pager::request::{Completion, Request};
-use crate::pager::word::{PIN, PIN_MAX, Word};
 
 /// Pins `range` and waits until it is resident. `ask` hands a request to the fault thread.
 pub fn pin_pages(
@@ -23,13 +23,7 @@ pub fn pin_pages(
         return Err(RegionError::Pinned(pages, budget));
     }
     for page in range.iter() {
-        let was = pager.table.update(page, |w| {
-            if w.pins() < PIN_MAX {
-                w.with_pins(w.pins() + 1)
-            } else {
-                w
-            }
-        });
+        let was = pager.table.update(page, |w| w.pinned().unwrap_or(w));
         if was.pins() == PIN_MAX {
             unpin_pages(
                 pager,
@@ -58,9 +52,7 @@ pub fn pin_pages(
 /// Takes one pin off every page of `range`.
 fn unpin_pages(pager: &Pager, range: PageRange) {
     for page in range.iter() {
-        pager
-            .table
-            .update(page, |w| if w.pins() > 0 { Word(w.0 - PIN) } else { w });
+        pager.table.update(page, Word::unpinned);
     }
     pager.pinned.fetch_sub(range.pages(), Ordering::AcqRel);
 }

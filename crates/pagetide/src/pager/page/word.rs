@@ -13,8 +13,7 @@
 //!      56..64  evicted    the policy's epoch when it was evicted last, 0 for none
 //! ```
 //!
-//! Who may change what: the fault thread makes every transition out of Untouched, Stored, Loading and Staged; the
-//! evictor every one out of Evicting, Protecting and Dropping; both compete by compare-and-swap for Resident and Clean.
+//! This file has the fields. What becomes of a page, and who may do it, is in [`super::transitions`]; nothing else changes a state.
 use pagetide_store::Slot;
 
 /// Where a page is in its life.
@@ -33,7 +32,7 @@ pub enum State {
     Staged = 4,
     /// Not present; the store holds its bytes.
     Stored = 5,
-    /// The fault thread is reading it from the store.
+    /// In the hands of whoever fills it, or reads it from the store.
     Loading = 6,
     /// The store lost it: accesses get SIGBUS.
     Poisoned = 7,
@@ -49,7 +48,7 @@ pub struct Word(pub u64);
 
 const STATE_MASK: u64 = 0xF;
 const PIN_SHIFT: u32 = 8;
-const PIN_MASK: u64 = 0xFF << PIN_SHIFT;
+pub(super) const PIN_MASK: u64 = 0xFF << PIN_SHIFT;
 const GENERATION_SHIFT: u32 = 16;
 const GENERATION_MASK: u64 = 0x3F << GENERATION_SHIFT;
 const SLOT_SHIFT: u32 = 24;
@@ -62,14 +61,10 @@ const EVICTED_SHIFT: u32 = 56;
 /// What an eviction policy remembers of a page.
 const HISTORY: u64 = MAIN | LAPS_MASK | 0xFF << EVICTED_SHIFT;
 
-/// Flag: see the module's picture.
-pub const QUEUED: u64 = 1 << 4;
-/// Flag: see the module's picture.
-pub const REMOVED: u64 = 1 << 5;
-/// Flag: see the module's picture.
-pub const REWRITTEN: u64 = 1 << 6;
-/// One pin.
-pub const PIN: u64 = 1 << PIN_SHIFT;
+// Flags: see the module's picture.
+pub(super) const QUEUED: u64 = 1 << 4;
+pub(super) const REMOVED: u64 = 1 << 5;
+pub(super) const REWRITTEN: u64 = 1 << 6;
 /// The most pins a page can have.
 pub const PIN_MAX: u64 = 0xFF;
 /// Store generations a word can name.
@@ -103,22 +98,22 @@ impl Word {
     }
 
     /// The same page in another state.
-    pub fn with_state(self, state: State) -> Word {
+    pub(super) fn with_state(self, state: State) -> Word {
         Word(self.0 & !STATE_MASK | state as u64)
     }
 
     /// Whether `flag` is set.
-    pub fn has(self, flag: u64) -> bool {
+    pub(super) fn has(self, flag: u64) -> bool {
         self.0 & flag != 0
     }
 
     /// With `flag` set.
-    pub fn with(self, flag: u64) -> Word {
+    pub(super) fn with(self, flag: u64) -> Word {
         Word(self.0 | flag)
     }
 
     /// With `flag` cleared.
-    pub fn without(self, flag: u64) -> Word {
+    pub(super) fn without(self, flag: u64) -> Word {
         Word(self.0 & !flag)
     }
 
@@ -127,20 +122,43 @@ impl Word {
         (self.0 & PIN_MASK) >> PIN_SHIFT
     }
 
-    /// With `pins` pins.
-    pub fn with_pins(self, pins: u64) -> Word {
+    fn with_pins(self, pins: u64) -> Word {
         Word(self.0 & !PIN_MASK | pins << PIN_SHIFT)
     }
 
-    /// With one pin more; there are fewer than [`PIN_MAX`].
-    pub fn pinned(self) -> Word {
-        debug_assert!(self.pins() < PIN_MAX);
-        self.with_pins(self.pins() + 1)
+    /// With one pin more; none if it has [`PIN_MAX`].
+    pub fn pinned(self) -> Option<Word> {
+        (self.pins() < PIN_MAX).then(|| self.with_pins(self.pins() + 1))
     }
 
-    /// With one pin less.
+    /// With one pin less, if it has any.
     pub fn unpinned(self) -> Word {
         self.with_pins(self.pins().saturating_sub(1))
+    }
+
+    /// Whether the eviction queue holds an entry for it.
+    pub fn is_queued(self) -> bool {
+        self.has(QUEUED)
+    }
+
+    /// With such an entry, and the policy's memory of the page as in `history`.
+    pub fn queued(self, history: Word) -> Word {
+        self.with(QUEUED).with_history(history)
+    }
+
+    /// With no such entry.
+    pub fn unqueued(self) -> Word {
+        self.without(QUEUED)
+    }
+
+    /// Whether the program removed it while the evictor held it.
+    pub fn is_removed(self) -> bool {
+        self.has(REMOVED)
+    }
+
+    /// Whether it was written after its last fetch.
+    pub fn is_rewritten(self) -> bool {
+        self.has(REWRITTEN)
     }
 
     /// With the policy's memory of the page as in `other`.
@@ -189,7 +207,7 @@ impl Word {
     }
 
     /// With another place.
-    pub fn with_place(self, place: Place) -> Word {
+    pub(super) fn with_place(self, place: Place) -> Word {
         let cleared = self.0 & !(GENERATION_MASK | SLOT_MASK);
         Word(
             cleared
@@ -199,7 +217,7 @@ impl Word {
     }
 
     /// With no place.
-    pub fn without_place(self) -> Word {
+    pub(super) fn without_place(self) -> Word {
         Word(self.0 & !(GENERATION_MASK | SLOT_MASK))
     }
 
@@ -208,25 +226,12 @@ impl Word {
         self.place().slot.0 as usize
     }
 
-    /// In the staging area at `index`.
-    pub fn staged(self, index: usize) -> Word {
-        self.without_place()
-            .with_place(Place {
-                generation: 0,
-                slot: Slot(index as u32),
-            })
-            .with_state(State::Staged)
-    }
-
-    /// This word with the queue entry and the pins of `now`: those may change while a page is in the hands of one of the pager's threads.
-    pub fn keeping(self, now: Word) -> Word {
-        const OTHERS: u64 = QUEUED | PIN_MASK;
-        Word(self.0 & !OTHERS | now.0 & OTHERS)
-    }
-
-    /// What is left of the word when the program empties the page: its queue entry and its pins.
-    pub fn emptied(self) -> Word {
-        Word(self.0 & (QUEUED | PIN_MASK))
+    /// With a staging index in the place of a handle.
+    pub(super) fn with_staging_index(self, index: usize) -> Word {
+        self.with_place(Place {
+            generation: 0,
+            slot: Slot(index as u32),
+        })
     }
 
     /// Whether the store holds bytes for the page that the word alone refers to.
@@ -272,7 +277,7 @@ mod tests {
             prop_assert_eq!(evicted.with_laps(2).laps(), 2);
             prop_assert_eq!(evicted.with_laps(2).with_history(changed), changed);
             prop_assert_eq!(changed.has(QUEUED), word.has(QUEUED));
-            prop_assert_eq!(changed.emptied().place(), Place { generation: 0, slot: Slot(0) });
+            prop_assert_eq!(changed.without_place().place(), Place { generation: 0, slot: Slot(0) });
         }
     }
 }

@@ -9,7 +9,7 @@
 pub mod fifo;
 pub mod s3fifo;
 
-use super::word::Word;
+use crate::pager::page::word::Word;
 
 /// One of the two eviction queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

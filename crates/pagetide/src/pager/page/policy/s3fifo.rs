@@ -13,7 +13,7 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Policy, Queue, Verdict};
-use crate::pager::word::Word;
+use crate::pager::page::word::Word;
 
 /// Epochs in a budget's worth of evictions: for so long a page is a ghost.
 const WINDOW: u64 = 16;

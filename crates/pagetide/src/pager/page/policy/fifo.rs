@@ -1,6 +1,6 @@
 //! First in, first out: remembers nothing.
 use super::{Policy, Queue, Verdict};
-use crate::pager::word::Word;
+use crate::pager::page::word::Word;
 
 /// See the module's text.
 #[derive(Debug, Clone, Copy, Default)]

@@ -194,7 +194,7 @@ impl Drop for PageTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pager::word::State;
+    use crate::pager::page::word::State;
 
     #[test]
     fn walks_see_what_was_stored_across_leaves_and_nothing_else() {
