@@ -1,7 +1,8 @@
 //! Serving one fault: what the page word says, done.
 //!
 //! Any number of threads may serve faults of one pager, each with a [`Server`] of its own: a page is claimed by changing its word to
-//! Loading, so it is fetched once. Nothing here waits for the evictor; a fault that cannot be served yet is given back with the reason.
+//! Loading, so it is fetched once. A server waits for the evictor at the gate, for the length of one move, and only where it may block (not in a
+//! signal handler); for room, or anything else that takes longer, it does not wait: the fault is given back with the reason.
 use std::io::Write;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
