@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use clap_complete::Shell;
-use pagetide::pager::page::policy::Kind;
+use pagetide_pager::page::policy::Kind;
 
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use pagetide::report::{Reply, Request, Statistics};
+use pagetide_pager::report::{Reply, Request, Statistics};
 
 /// A reply is a few kilobytes; more than this is not one.
 const REPLY_BYTES_MAX: u64 = 1 << 20;

@@ -10,9 +10,9 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pagetide::ledger::{LEDGER_MAGIC, Ledger};
-use pagetide::report::Statistics;
-use pagetide::ungoverned::Started;
+use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
+use pagetide_pager::report::Statistics;
+use pagetide_pager::ungoverned::Started;
 
 use crate::held::is_held;
 

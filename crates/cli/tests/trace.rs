@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::process::Command;
 use std::time::Duration;
 
-use pagetide::pager::recorder::{self, Kind};
+use pagetide_pager::recorder::{self, Kind};
 use support::compile::{compile_c, scratch};
 use support::pagetide::{able, governed};
 use support::process::run;

@@ -2,8 +2,8 @@
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
-use pagetide::pager::page::policy::Kind;
 use pagetide_kernel::mask;
+use pagetide_pager::page::policy::Kind;
 
 /// The budget in bytes.
 pub const BUDGET: &str = "PAGETIDE_BUDGET";

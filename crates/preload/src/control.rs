@@ -1,11 +1,11 @@
-//! The control socket: statistics and limit changes for the same user or root, one JSON line each way (see `pagetide::report`).
+//! The control socket: statistics and limit changes for the same user or root, one JSON line each way (see `pagetide_pager::report`).
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use pagetide::report::{Reply, Request};
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::wait::wait_for;
+use pagetide_pager::report::{Reply, Request};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,

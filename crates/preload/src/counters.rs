@@ -5,10 +5,10 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
-use pagetide::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide_kernel::own::{Mapping, exclude};
 use pagetide_kernel::procfs;
 use pagetide_kernel::sync::now_ns;
+use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 

@@ -4,8 +4,8 @@
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pagetide::ledger::Ledger;
-use pagetide::ungoverned::Noted;
+use pagetide_pager::ledger::Ledger;
+use pagetide_pager::ungoverned::Noted;
 
 use crate::obstacle::{Verdict, judge_process};
 use crate::start::{Agent, agent};

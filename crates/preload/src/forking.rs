@@ -6,11 +6,11 @@
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
 
-use pagetide::pager::exclusion::Inside;
-use pagetide::pager::page::word::GENERATIONS;
 use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
 use pagetide_kernel::memory::set_inherited;
 use pagetide_kernel::sync::LockGuard;
+use pagetide_pager::exclusion::Inside;
+use pagetide_pager::page::word::GENERATIONS;
 use pagetide_store::Freeze;
 use rustix::io::Errno;
 use rustix::process::Resource;

@@ -2,9 +2,9 @@
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
-use pagetide::lock::LimitReport;
 use pagetide_kernel::limits::LockLimits;
 use pagetide_kernel::mlock::{MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT, mlockall};
+use pagetide_lock::LimitReport;
 
 use crate::config::{AGENT, LOCK};
 

@@ -8,7 +8,7 @@ mod file;
 
 use std::ffi::{CStr, c_char};
 
-use pagetide::ungoverned::{Obstacle, PATH_BYTES_MAX};
+use pagetide_pager::ungoverned::{Obstacle, PATH_BYTES_MAX};
 
 use elf::Elf;
 use file::{

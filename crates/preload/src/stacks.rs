@@ -6,9 +6,9 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use pagetide::pager::page::word::Word;
-use pagetide::pager::request::{Completion, Request};
 use pagetide_kernel::{PageNumber, PageRange, own};
+use pagetide_pager::page::word::Word;
+use pagetide_pager::request::{Completion, Request};
 
 use crate::next::Next;
 use crate::own_stack;

@@ -6,10 +6,6 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
-use pagetide::pager::evict::Evictor;
-use pagetide::pager::fault::FaultThread;
-use pagetide::pager::recorder::Recorder;
-use pagetide::pager::{Handles, Ownership, Pager};
 use pagetide_kernel::mask;
 use pagetide_kernel::own::exclude;
 use pagetide_kernel::procfs;
@@ -17,6 +13,10 @@ use pagetide_kernel::sync::{futex_wait, futex_wake};
 use pagetide_kernel::thread::{
     RawThread, Urgency, control_block, for_each_runtime_segment, isolate_descriptors, set_urgency,
 };
+use pagetide_pager::evict::Evictor;
+use pagetide_pager::fault::FaultThread;
+use pagetide_pager::recorder::Recorder;
+use pagetide_pager::{Handles, Ownership, Pager};
 use rustix::fs::{Mode, OFlags, open};
 
 use crate::advice::{self, Wish};

@@ -4,12 +4,12 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pagetide::pager::request::{Completion, Request};
 use pagetide_kernel::PageRange;
 use pagetide_kernel::maps::{Backing, Maps};
 use pagetide_kernel::own;
 use pagetide_kernel::sync::{Doorbell, Lock, now_ns};
 use pagetide_kernel::thread::{Urgency, set_urgency};
+use pagetide_pager::request::{Completion, Request};
 use pagetide_store::Freeze;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};

@@ -15,7 +15,7 @@ pub mod worker;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use pagetide::pager::page::policy::Kind;
+use pagetide_pager::page::policy::Kind;
 use serde::Serialize;
 
 use pattern::Pattern;

@@ -10,8 +10,8 @@ use std::time::Instant;
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 use pagetide::Delivery;
-use pagetide::pager::page::policy::Kind;
-use pagetide::report::{Reply, Request, Statistics};
+use pagetide_pager::page::policy::Kind;
+use pagetide_pager::report::{Reply, Request, Statistics};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 

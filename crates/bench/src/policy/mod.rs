@@ -75,14 +75,14 @@ const POLICIES: [(&str, Maker); 8] = [
         Box::new(pager::Pager::new(
             trace,
             pages,
-            pagetide::pager::page::policy::Kind::Fifo,
+            pagetide_pager::page::policy::Kind::Fifo,
         ))
     }),
     ("pager-s3fifo", |trace, pages| {
         Box::new(pager::Pager::new(
             trace,
             pages,
-            pagetide::pager::page::policy::Kind::S3Fifo,
+            pagetide_pager::page::policy::Kind::S3Fifo,
         ))
     }),
     ("min", |trace, pages| Box::new(min::Min::new(trace, pages))),

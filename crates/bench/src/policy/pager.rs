@@ -1,8 +1,8 @@
 //! The pager's own policies, run on words and queues as the pager runs them: told of misses alone.
 use std::collections::VecDeque;
 
-use pagetide::pager::page::policy::{Kind, Policy, Queue, Verdict};
-use pagetide::pager::page::word::Word;
+use pagetide_pager::page::policy::{Kind, Policy, Queue, Verdict};
+use pagetide_pager::page::word::Word;
 
 use super::Cache;
 use super::trace::Trace;

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::io::{Error, ErrorKind, Result};
 use std::path::Path;
 
-use pagetide::pager::recorder;
+use pagetide_pager::recorder;
 
 /// A trace, its pages numbered from 0 in the order of their first access.
 #[derive(Debug, Clone)]

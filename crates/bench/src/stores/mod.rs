@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use pagetide::pager::page::policy::Kind as Policy;
+use pagetide_pager::page::policy::Kind as Policy;
 use serde::Serialize;
 
 use crate::governed::find_command;

@@ -1,7 +1,7 @@
 //! `pagetide limit`: change the budget of a running process, and return when the new bound holds.
 use std::time::Duration;
 
-use pagetide::report::Request;
+use pagetide_pager::report::Request;
 
 use crate::control::{self, ControlError};
 use crate::exit::{Exit, Failure};
@@ -53,7 +53,7 @@ pub fn set(
     process: &Governed,
     bytes: u64,
     timeout: Duration,
-) -> Result<pagetide::report::Statistics, ControlError> {
+) -> Result<pagetide_pager::report::Statistics, ControlError> {
     let timeout_ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
     control::ask(
         &process.socket,

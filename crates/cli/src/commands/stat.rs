@@ -1,7 +1,7 @@
 //! `pagetide stat`: everything known of one process.
 use std::time::Duration;
 
-use pagetide::report::{Request, Statistics};
+use pagetide_pager::report::{Request, Statistics};
 
 use crate::control;
 use crate::exit::{Exit, Failure};

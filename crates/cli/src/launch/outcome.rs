@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
-use pagetide::report::Statistics;
+use pagetide_pager::report::Statistics;
 
 use super::started;
 use super::wait::Ended;
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
     use crate::ledger_file::Reading;
     use nix::sys::signal::Signal;
-    use pagetide::report::Latency;
+    use pagetide_pager::report::Latency;
 
     fn process(pid: u32, lost: bool, message: &str) -> Governed {
         let statistics = Statistics {

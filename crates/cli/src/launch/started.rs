@@ -1,7 +1,7 @@
 //! What is said after the run of programs that governed processes started and that no agent was loaded into.
 use std::collections::BTreeMap;
 
-use pagetide::ungoverned::Obstacle;
+use pagetide_pager::ungoverned::Obstacle;
 
 use crate::governed::{Governed, printable};
 
@@ -70,7 +70,7 @@ fn line(path: &str, obstacle: Obstacle, program: &Program) -> String {
 mod tests {
     use super::*;
     use crate::ledger_file::Reading;
-    use pagetide::ungoverned::Started;
+    use pagetide_pager::ungoverned::Started;
 
     fn process(ungoverned: &[(u32, u64, &str)], others: u64) -> Governed {
         let started = |(pid, starts, path): &(u32, u64, &str)| Started {

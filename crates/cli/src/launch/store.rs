@@ -1,5 +1,5 @@
 //! The store before the program starts: opened once, so that what is wrong with it is told while somebody can mend it.
-use pagetide::ledger::Ledger;
+use pagetide_pager::ledger::Ledger;
 use rustix::process::{Resource, getrlimit};
 
 use crate::exit::{Exit, Failure};

@@ -3,7 +3,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use pagetide::pager::recorder;
+use pagetide_pager::recorder;
 
 use crate::exit::{Exit, Failure};
 

@@ -2,7 +2,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use pagetide::report::Statistics;
+use pagetide_pager::report::Statistics;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::commands::limit::bytes_for;

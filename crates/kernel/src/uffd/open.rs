@@ -49,7 +49,7 @@ pub fn open_device() -> Result<OwnedFd, Errno> {
 }
 
 /// Opens a userfaultfd that also serves faults taken in kernel mode: by `device` if given, else by the device file, else by the
-/// system call. Not yet usable: [`Uffd::negotiate`] comes next.
+/// system call. Not yet usable: [`super::Uffd::negotiate`] comes next.
 pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
     use rustix::fs::OFlags;
     let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
@@ -70,7 +70,7 @@ pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
 
 /// Opens a userfaultfd as [`open`] does, or else one that serves faults taken in user mode only, which needs no privilege (5.11): a system
 /// call on a missing or protected page then gets `EFAULT`. Enough for SIGBUS delivery, where faults in kernel mode fail anyway, and
-/// where the kernel resolves the faults itself ([`feature::WP_ASYNC`]).
+/// where the kernel resolves the faults itself ([`super::feature::WP_ASYNC`]).
 pub fn open_for_user_mode() -> Result<OwnedFd, OpenError> {
     const UFFD_USER_MODE_ONLY: u32 = 1;
     open(None).or_else(|error| {

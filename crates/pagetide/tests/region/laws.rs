@@ -298,7 +298,7 @@ proptest! {
 }
 
 /// A region of `pages` of which `budget` may be resident; a word of each tells which it is.
-fn numbered(pages: usize, budget: usize, policy: pagetide::pager::page::policy::Kind) -> Region {
+fn numbered(pages: usize, budget: usize, policy: pagetide::Policy) -> Region {
     let mut region = builder()
         .length(pages * PAGE)
         .resident((budget * PAGE) as u64)
@@ -317,7 +317,7 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
         return;
     }
     let (pages, budget) = (8192, 1024);
-    for policy in pagetide::pager::page::policy::Kind::ALL {
+    for policy in pagetide::Policy::ALL {
         let region = numbered(pages, budget, policy);
         let check = |page: usize| {
             let bytes = &region.as_slice()[page * PAGE..][..8];
@@ -343,7 +343,7 @@ fn no_more_pages_read_ahead_are_used_than_were_read_ahead() {
         return;
     }
     let (pages, budget) = (2048, 1024);
-    for policy in pagetide::pager::page::policy::Kind::ALL {
+    for policy in pagetide::Policy::ALL {
         let region = numbered(pages, budget, policy);
         for _ in 0..20 {
             let sum = region.as_slice().iter().step_by(PAGE);

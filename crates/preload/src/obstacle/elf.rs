@@ -1,5 +1,5 @@
 //! What an ELF file's headers say of whether the dynamic linker loads the agent into it.
-use pagetide::ungoverned::Obstacle;
+use pagetide_pager::ungoverned::Obstacle;
 
 use super::file::Opened;
 

@@ -1,0 +1,159 @@
+//! S3-FIFO (Yang et al., SOSP 2023) for a cache that never sees its hits.
+//!
+//! As there, pages begin in a small queue, leave it quickly, and enter the main queue when they are wanted again while they are still remembered (the *ghosts*). There, an
+//! object that was hit goes round the main queue again. Here no hit is seen, so every page of the main queue must go in turn, and the hot ones come back as misses. Two things make up for it:
+//!
+//! - *Admission by lot.* While most pages that the main queue gives up are wanted back soon, it holds the right pages, and a ghost gets in only by lot,
+//!   one in `LOT`. The page wanted most often draws most lots, so the main queue comes to hold the most used pages, as with q-LRU (Garetto, Leonardi and Martina, 2016); and of a loop larger than
+//!   memory a part stays, where FIFO and LRU keep none. As soon as the main queue gives up pages that nobody asks for, it is open to all ghosts: so a new phase of the program is followed.
+//! - *A second chance* for a ghost that came back at once: it goes round the main queue once more.
+//!
+//! A ghost is nothing but eight bits in its page's word: the epoch of its eviction. An epoch is a sixteenth of the budget's worth of evictions, and ghosts are remembered for a budget's worth. After 255
+//! epochs the count begins anew, so one in sixteen of the pages forgotten long ago is taken for a ghost.
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::{Policy, Queue, Verdict};
+use crate::page::word::Word;
+
+/// Epochs in a budget's worth of evictions: for so long a page is a ghost.
+const WINDOW: u64 = 16;
+/// Epochs that can be told apart; 0 stands for none.
+const EPOCHS: u64 = 255;
+/// The small queue's share of the pages: one in so many.
+const SMALL: u64 = 10;
+/// Of the ghosts that ask for a place in a main queue that holds the right pages, one in so many gets it.
+const LOT: u64 = 16;
+/// Pages given up by the main queue after which the account is halved.
+const ACCOUNT: u64 = 256;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub struct S3Fifo {
+    evictions: AtomicU64,
+    epoch: AtomicU64,
+    /// Pages the main queue gave up of late, and those of them that came back while remembered.
+    given_up: AtomicU64,
+    came_back: AtomicU64,
+    asked: AtomicU64,
+}
+
+impl S3Fifo {
+    /// Two in three pages that the main queue gives up are wanted back.
+    fn holds_the_right_pages(&self) -> bool {
+        let given_up = self.given_up.load(Relaxed);
+        given_up >= ACCOUNT / 8 && self.came_back.load(Relaxed) * 3 > given_up * 2
+    }
+
+    fn note_eviction(&self, budget: u64, from_main: bool) -> u8 {
+        let evictions = self.evictions.fetch_add(1, Relaxed) + 1;
+        // The evictor alone counts; a division by a budget that changes would make epochs jump.
+        if evictions >= (budget / WINDOW).max(1) {
+            self.evictions.store(0, Relaxed);
+            self.epoch.fetch_add(1, Relaxed);
+        }
+        if from_main && self.given_up.fetch_add(1, Relaxed) >= ACCOUNT {
+            self.given_up.store(ACCOUNT / 2, Relaxed);
+            self.came_back
+                .store(self.came_back.load(Relaxed) / 2, Relaxed);
+        }
+        (self.epoch.load(Relaxed) % EPOCHS + 1) as u8
+    }
+}
+
+impl Policy for S3Fifo {
+    fn name(&self) -> &'static str {
+        "s3fifo"
+    }
+
+    fn admit(&self, word: Word) -> (Word, Queue) {
+        let (stamp, fresh) = (word.evicted_in(), word.without_history());
+        let now = self.epoch.load(Relaxed) % EPOCHS + 1;
+        let age = (now + EPOCHS - u64::from(stamp)) % EPOCHS;
+        if stamp == 0 || age > WINDOW {
+            return (fresh, Queue::Small);
+        }
+        if word.was_in_main() {
+            self.came_back.fetch_add(1, Relaxed);
+        }
+        if self.holds_the_right_pages() && !self.asked.fetch_add(1, Relaxed).is_multiple_of(LOT) {
+            return (fresh, Queue::Small);
+        }
+        (fresh.with_laps(u8::from(age == 0)), Queue::Main)
+    }
+
+    fn next(&self, small: u64, main: u64, budget: u64) -> Queue {
+        if main == 0 || small > budget / SMALL {
+            Queue::Small
+        } else {
+            Queue::Main
+        }
+    }
+
+    fn judge(&self, word: Word, queue: Queue, budget: u64) -> Verdict {
+        match (queue, word.laps()) {
+            (Queue::Main, laps @ 1..) => Verdict::Keep(word.with_laps(laps - 1), Queue::Main),
+            _ => {
+                let from_main = queue == Queue::Main;
+                let epoch = self.note_eviction(budget, from_main);
+                Verdict::Evict(word.evicted(epoch, from_main))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evict(policy: &S3Fifo, word: Word, queue: Queue) -> Word {
+        match policy.judge(word, queue, 1600) {
+            Verdict::Evict(word) => word,
+            Verdict::Keep(..) => panic!("kept"),
+        }
+    }
+
+    #[test]
+    fn a_ghost_enters_the_main_queue_and_a_stranger_or_a_forgotten_page_does_not() {
+        let policy = S3Fifo::default();
+        assert_eq!(policy.admit(Word::default()).1, Queue::Small);
+        let ghost = evict(&policy, Word::default(), Queue::Small);
+        assert_eq!(policy.admit(ghost).1, Queue::Main);
+        // 100 evictions are an epoch here; after more than 16 epochs the page is forgotten.
+        (0..1601).for_each(|_| {
+            evict(&policy, Word::default(), Queue::Small);
+        });
+        assert_eq!(policy.admit(ghost).1, Queue::Main);
+        (0..200).for_each(|_| {
+            evict(&policy, Word::default(), Queue::Small);
+        });
+        assert_eq!(policy.admit(ghost).1, Queue::Small);
+    }
+
+    #[test]
+    fn a_page_that_comes_back_at_once_goes_round_once_more() {
+        let policy = S3Fifo::default();
+        let ghost = evict(&policy, Word::default(), Queue::Small);
+        let (word, queue) = policy.admit(ghost);
+        let Verdict::Keep(word, Queue::Main) = policy.judge(word, queue, 1600) else {
+            panic!("evicted at once");
+        };
+        assert!(evict(&policy, word, Queue::Main).was_in_main());
+    }
+
+    #[test]
+    fn a_main_queue_whose_pages_all_come_back_is_open_to_few() {
+        let policy = S3Fifo::default();
+        let mut in_main = 0;
+        for _ in 0..1000 {
+            let ghost = evict(&policy, Word::default(), Queue::Main);
+            in_main += u32::from(policy.admit(ghost).1 == Queue::Main);
+        }
+        assert!((50..150).contains(&in_main), "{in_main} of 1000 got in");
+        // Once nobody asks for what it gives up, it is open to all.
+        (0..500).for_each(|_| {
+            evict(&policy, Word::default(), Queue::Main);
+        });
+        let ghost = evict(&policy, Word::default(), Queue::Small);
+        assert!((0..20).all(|_| policy.admit(ghost).1 == Queue::Main));
+    }
+}

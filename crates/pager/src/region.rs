@@ -1,0 +1,316 @@
+//! [`Region`]: a span of memory whose resident part is bounded.
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use pagetide_kernel::own::Mapping;
+use pagetide_kernel::{PAGE_SIZE, PageRange};
+use pagetide_store::StoreError;
+use rustix::io::Errno;
+
+use crate::page::word::State;
+use crate::pool::ServerPool;
+use crate::report::Statistics;
+use crate::request::{Completion, Request};
+use crate::signal::Registration;
+use crate::watch::Watcher;
+use crate::{Pager, StartError};
+
+mod builder;
+mod pin;
+
+pub use builder::Builder;
+pub use pin::PinGuard;
+
+/// How a fault reaches the pager.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Delivery {
+    /// A handler thread reads the userfaultfd. System calls on missing pages work.
+    #[default]
+    Thread,
+    /// The faulting thread serves its fault itself, in a SIGBUS handler: no other thread has to wake up, which about halves the cost,
+    /// and no privilege is needed.
+    ///
+    /// The price: a system call on a missing page (or a write by one to a protected page) fails with EFAULT, so pass memory to system calls
+    /// only inside [`Region::with_resident`] or under a [`Region::pin`]. A SIGBUS handler that the program installs later must pass
+    /// on what it does not know; one installed before gets what is not ours. The handler runs on the thread's alternate stack if it has
+    /// one and needs little there: it goes on to a stack of its own. Thread stacks must not lie in the region. At most 256 such regions, and
+    /// spans tracked by signals, at a time.
+    Signal,
+}
+
+/// What can go wrong with a region.
+#[derive(Debug, thiserror::Error)]
+pub enum RegionError {
+    /// The length is not positive, or too large to map.
+    #[error(
+        "a region of {0} bytes cannot be mapped; give a length from one page up to what the address space holds"
+    )]
+    Length(usize),
+    /// The pager could not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The store could not be opened.
+    #[error("store: {0}")]
+    Store(#[from] StoreError),
+    /// A range reaches beyond the region.
+    #[error("bytes {0:?} reach beyond the region's {1} bytes")]
+    Range(Range<usize>, usize),
+    /// The pages do not fit in the budget, or are pinned more often than can be counted.
+    #[error("{0} pages cannot be pinned within a budget of {1} pages")]
+    Pinned(u64, u64),
+    /// The new bound did not hold in time.
+    #[error(
+        "the budget of {0} bytes does not hold yet after {1:?}: pinned pages or a failing store keep memory resident"
+    )]
+    Budget(u64, Duration),
+    /// Too many regions with signal delivery, or the signal handler could not be installed.
+    #[error("signal delivery: {0}; use thread delivery, or fewer regions (at most 256 at a time)")]
+    Signal(Errno),
+    /// Reading from this store allocates memory, which a signal handler must not.
+    #[error(
+        "signal delivery does not go with the {0} store, whose reads allocate memory: use thread delivery, or let a TLS proxy on this machine encrypt"
+    )]
+    Delivery(&'static str),
+    /// A page could not be made resident: its bytes are lost.
+    #[error("a page could not be loaded: {0}")]
+    Load(Errno),
+}
+
+/// Memory of which at most a budget is resident; the rest is in a store and comes back when touched.
+///
+/// # Access
+///
+/// The memory is plain memory at [`Region::as_ptr`], for any thread and any system call. It starts as zeros. It must not be unmapped,
+/// moved (`mremap`), emptied (`madvise`) or shared with a forked child: the child finds no memory there.
+///
+/// # Safety of references
+///
+/// [`Region::as_slice`] and [`Region::as_mut_slice`] borrow the region as memory; paging does not change what bytes they show.
+/// A page the store lost raises SIGBUS, as a failing disk does under a mapped file.
+pub struct Region {
+    served: Arc<Served>,
+}
+
+/// The memory and all that serves it. A tracker or a snapshotter of the region shares it, so that it lasts as long as they do.
+pub struct Served {
+    /// The memory.
+    pub memory: Mapping,
+    signals: Option<Registration>,
+    pool: Arc<ServerPool>,
+    /// Its pager.
+    pub pager: Arc<Pager>,
+    threads: Vec<std::thread::JoinHandle<()>>,
+    /// Held by whoever begins to watch.
+    watching: Mutex<()>,
+}
+
+impl std::fmt::Debug for Served {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Region")
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Served {
+    /// Has `watcher` told of first writes to pages it has closed; false if somebody watches already. When this returns, everybody
+    /// who serves knows.
+    ///
+    /// # Safety
+    /// `watcher` lives until [`Pager::unwatch`] has returned.
+    pub unsafe fn watch(&self, watcher: *const dyn Watcher) -> bool {
+        let _one = self
+            .watching
+            .lock()
+            .unwrap_or_else(|held| held.into_inner());
+        // SAFETY: passed on.
+        if !unsafe { self.pager.watch(watcher) } {
+            return false;
+        }
+        // The pager's threads, and those that serve their own faults, have finished what they were at.
+        self.pager.hold_still();
+        self.pager.let_go();
+        self.pool.wait_for_all();
+        true
+    }
+}
+
+impl Region {
+    /// A builder with the defaults: `ram:` store, thread delivery, everything resident.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.served.memory.as_ptr()
+    }
+
+    /// Bytes, a whole number of pages.
+    pub fn len(&self) -> usize {
+        self.served.memory.len()
+    }
+
+    /// Never true.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// The memory.
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: mapped for the region's life; writes need `&mut self` or raw pointers, whose users answer for aliasing.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+
+    /// The memory, writable.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as `as_slice`, exclusive by the borrow.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) }
+    }
+
+    /// The statistics now.
+    pub fn stats(&self) -> Statistics {
+        self.served.pager.note_store();
+        self.served.pager.ledger.statistics()
+    }
+
+    /// Changes the most bytes that may be resident (at least one page) and waits, at most ten seconds, until the bound holds.
+    pub fn set_budget(&self, bytes: u64) -> Result<(), RegionError> {
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let pages = PageRange::covering(0, bytes as usize).pages();
+        self.served.pager.set_budget(pages);
+        match wait_within_budget(&self.served.pager, PATIENCE) {
+            true => Ok(()),
+            false => Err(RegionError::Budget(bytes, PATIENCE)),
+        }
+    }
+
+    /// Page number `index` of the region (its 4096 bytes), made resident first if it is not: without a trap, so at a fraction of a
+    /// fault's cost. For code that can ask before it touches, such as a database or a graph engine; a page that is resident costs
+    /// one load and a comparison. The page may be evicted at any time, then the next access is a fault as usual.
+    ///
+    /// # Panics
+    /// If the region has no such page.
+    pub fn get(&self, index: usize) -> Result<&[u8; PAGE_SIZE], RegionError> {
+        assert!(
+            index < self.len() / PAGE_SIZE,
+            "page {index} of a region of {} pages",
+            self.len() / PAGE_SIZE
+        );
+        let page = self.served.memory.range().start.add(index as u64);
+        if !self.served.pager.table.load(page).is_resident()
+            && !self.served.pool.serve(page, false, false)
+        {
+            return Err(RegionError::Load(Errno::IO));
+        }
+        // SAFETY: inside the memory, mapped for the region's life; as `as_slice` otherwise.
+        Ok(unsafe { &*(page.address() as *const [u8; PAGE_SIZE]) })
+    }
+
+    /// Calls `action` with the bytes of `range`, all resident and writable without a fault, so that system calls can read and write them
+    /// in any delivery. They must fit in the budget.
+    pub fn with_resident<R>(
+        &self,
+        range: Range<usize>,
+        action: impl FnOnce(*mut [u8]) -> R,
+    ) -> Result<R, RegionError> {
+        let _pinned = self.pin(range.clone())?;
+        for page in self.pages(range.clone())?.iter() {
+            // A page that is there but protected would fail a system call that writes to it.
+            let protected = self.served.pager.watch.is_watched()
+                || self.served.pager.table.load(page).state() == State::Clean;
+            if protected && !self.served.pool.serve(page, true, true) {
+                return Err(RegionError::Load(Errno::IO));
+            }
+        }
+        // SAFETY: `pages` has checked that the range lies in the region.
+        let start = unsafe { self.as_ptr().add(range.start) };
+        Ok(action(std::ptr::slice_from_raw_parts_mut(
+            start,
+            range.end - range.start,
+        )))
+    }
+
+    /// Starts making `range` (bytes) resident as far as the budget has room, without waiting.
+    pub fn prefetch(&self, range: Range<usize>) -> Result<(), RegionError> {
+        let range = self.pages(range)?;
+        self.ask(Request::Load {
+            range,
+            must: false,
+            done: Completion::new(),
+        });
+        Ok(())
+    }
+
+    /// Makes the resident pages of `range` (bytes) that are not pinned non-resident, and waits until they are.
+    pub fn evict(&self, range: Range<usize>) -> Result<(), RegionError> {
+        let range = self.pages(range)?;
+        self.served.pager.evict_range(range);
+        Ok(())
+    }
+
+    /// Makes `range` (bytes) resident and keeps it so until the guard is dropped. Pins nest. All pinned pages must fit in the budget.
+    pub fn pin(&self, range: Range<usize>) -> Result<PinGuard<'_>, RegionError> {
+        let range = self.pages(range)?;
+        pin::pin_pages(&self.served.pager, range, |request| self.ask(request))
+    }
+
+    fn pages(&self, range: Range<usize>) -> Result<PageRange, RegionError> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(RegionError::Range(range, self.len()));
+        }
+        Ok(PageRange::covering(
+            self.as_ptr() as usize + range.start,
+            range.end - range.start,
+        ))
+    }
+
+    fn ask(&self, request: Request) {
+        self.served.pager.post(request);
+        self.served.pager.ring_fault_thread();
+    }
+
+    #[doc(hidden)]
+    pub fn served(&self) -> Arc<Served> {
+        Arc::clone(&self.served)
+    }
+
+    /// The pager, for checks of its bookkeeping.
+    #[doc(hidden)]
+    pub fn pager(&self) -> &Pager {
+        &self.served.pager
+    }
+}
+
+/// Waits until no more than the budget is resident, at most `timeout`; whether it is.
+fn wait_within_budget(pager: &Pager, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
+    loop {
+        let seen = pager.progress.look();
+        if pager.is_within_budget() {
+            return true;
+        }
+        let now = Instant::now();
+        if now >= deadline {
+            return false;
+        }
+        pager.work.ring();
+        pager
+            .progress
+            .wait(seen, Some((deadline - now).min(Duration::from_millis(20))));
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.pager.closing.store(true, Ordering::SeqCst);
+        self.pager.work.ring();
+        self.pager.ring_fault_thread();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        self.signals = None;
+    }
+}

@@ -1,0 +1,184 @@
+//! How a region comes to be: memory, pager, threads.
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+
+use pagetide_kernel::PageRange;
+use pagetide_kernel::own::Mapping;
+use pagetide_kernel::park::Exemption;
+use pagetide_kernel::thread::{C_LIBRARY_SIGNALS, Urgency, set_signal_mask, set_urgency};
+use pagetide_store::Store;
+use rustix::io::Errno;
+
+use super::{Delivery, Region, RegionError, Served};
+use crate::evict::Evictor;
+use crate::fault::FaultThread;
+use crate::ledger::Ledger;
+use crate::page::policy::Kind;
+use crate::pool::ServerPool;
+use crate::request::{Completion, Request};
+use crate::signal::Registration;
+use crate::{Handles, Ownership, Pager, StartError};
+
+/// A handler of the program's that touches the region must not run on a thread that serves the region.
+const NO_SIGNALS: u64 = !C_LIBRARY_SIGNALS;
+
+/// Makes a [`Region`].
+#[must_use]
+pub struct Builder {
+    length: usize,
+    resident: Option<u64>,
+    store: Option<Box<dyn Store>>,
+    uri: String,
+    delivery: Delivery,
+    policy: Kind,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            length: 0,
+            resident: None,
+            store: None,
+            uri: "ram:".into(),
+            delivery: Delivery::Thread,
+            policy: Kind::default(),
+        }
+    }
+}
+
+impl Builder {
+    /// Bytes of memory; rounded up to pages.
+    pub fn length(mut self, bytes: usize) -> Builder {
+        self.length = bytes;
+        self
+    }
+
+    /// The most bytes that may be resident; rounded up to pages, at least one. Default: the whole length.
+    pub fn resident(mut self, bytes: u64) -> Builder {
+        self.resident = Some(bytes);
+        self
+    }
+
+    /// The store, by URI (default `ram:`).
+    pub fn store_uri(mut self, uri: &str) -> Builder {
+        self.uri = uri.to_owned();
+        self
+    }
+
+    /// The store, ready made.
+    pub fn store(mut self, store: Box<dyn Store>) -> Builder {
+        self.store = Some(store);
+        self
+    }
+
+    /// How faults are delivered.
+    pub fn delivery(mut self, delivery: Delivery) -> Builder {
+        self.delivery = delivery;
+        self
+    }
+
+    /// Which pages go first (default [`Kind::S3Fifo`]).
+    pub fn policy(mut self, policy: Kind) -> Builder {
+        self.policy = policy;
+        self
+    }
+
+    /// Maps the memory and starts the pager.
+    pub fn build(self) -> Result<Region, RegionError> {
+        let Builder {
+            length,
+            resident,
+            store,
+            uri,
+            delivery,
+            policy,
+        } = self;
+        if length == 0 || length > isize::MAX as usize / 2 {
+            return Err(RegionError::Length(length));
+        }
+        let store = match store {
+            Some(store) => store,
+            None => pagetide_store::open(&uri)?,
+        };
+        if delivery == Delivery::Signal && store.capabilities().get_allocates {
+            return Err(RegionError::Delivery(store.capabilities().scheme));
+        }
+        let ownership = match delivery {
+            Delivery::Thread => Ownership::Region,
+            Delivery::Signal => Ownership::SignalRegion,
+        };
+        let handles = Handles::open(ownership, None)?;
+        let memory = handles.map_managed(length).map_err(|error| match error {
+            StartError::System(_, Errno::NOMEM) => RegionError::Length(length),
+            error => error.into(),
+        })?;
+        let ledger_memory = Mapping::new(Ledger::SIZE).map_err(|_| RegionError::Length(length))?;
+        // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics); it is leaked below, so it lives for good.
+        let ledger: &'static Ledger = unsafe { &*ledger_memory.leak().cast::<Ledger>() };
+        ledger.pid.store(std::process::id(), Ordering::Relaxed);
+        let pages = PageRange::covering(0, resident.unwrap_or(length as u64) as usize).pages();
+        let pager =
+            Arc::new(Pager::new(ownership, pages, handles, store, ledger)?.with_policy(policy));
+        let pool = Arc::new(ServerPool::new(Arc::clone(&pager))?);
+        let signals = match delivery {
+            Delivery::Thread => None,
+            Delivery::Signal => {
+                Some(Registration::new(memory.range(), &pool).map_err(RegionError::Signal)?)
+            }
+        };
+        let mut threads = Vec::new();
+        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
+            // Inherited, so that there is no moment without.
+            let mask = set_signal_mask(NO_SIGNALS);
+            let started = std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || {
+                    // It writes no page's bytes of its own accord, and parked threads may wait for it.
+                    let _never_parked = Exemption::current_thread();
+                    body();
+                })
+                .map_err(|_| StartError::System("start a thread", Errno::AGAIN));
+            set_signal_mask(mask);
+            started
+        };
+        let (ready, fault_thread) = (Completion::new(), Arc::clone(&pager));
+        let told = Arc::clone(&ready);
+        threads.push(start(
+            "pagetide-fault",
+            Box::new(move || match FaultThread::new(&fault_thread) {
+                Ok(mut thread) => {
+                    told.finish(Ok(()));
+                    set_urgency(Urgency::Prompt);
+                    thread.run();
+                }
+                Err(_) => told.finish(Err(Errno::NOMEM)),
+            }),
+        )?);
+        ready
+            .wait()
+            .map_err(|errno| StartError::System("mmap", errno))?;
+        let evictor = Arc::clone(&pager);
+        threads.push(start(
+            "pagetide-evict",
+            Box::new(move || Evictor::new(&evictor).run()),
+        )?);
+        let served = Arc::new(Served {
+            memory,
+            signals,
+            pool,
+            pager,
+            threads,
+            watching: Mutex::new(()),
+        });
+        let region = Region { served };
+        let attached = Completion::new();
+        region.ask(Request::Attach(
+            region.served.memory.range(),
+            Arc::clone(&attached),
+        ));
+        attached
+            .wait()
+            .map_err(|errno| StartError::System("register memory", errno))?;
+        Ok(region)
+    }
+}

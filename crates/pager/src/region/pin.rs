@@ -1,0 +1,71 @@
+//! Pages that stay resident while a guard lives.
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use pagetide_kernel::PageRange;
+
+use super::RegionError;
+use crate::Pager;
+use crate::page::word::{PIN_MAX, Word};
+use crate::request::{Completion, Request};
+
+/// Pins `range` and waits until it is resident. `ask` hands a request to the fault thread.
+pub fn pin_pages(
+    pager: &Pager,
+    range: PageRange,
+    ask: impl Fn(Request),
+) -> Result<PinGuard<'_>, RegionError> {
+    let (pages, budget) = (range.pages(), pager.budget());
+    if pager.table.ensure(range).is_err()
+        || pager.pinned.fetch_add(pages, Ordering::AcqRel) + pages > budget
+    {
+        pager.pinned.fetch_sub(pages, Ordering::AcqRel);
+        return Err(RegionError::Pinned(pages, budget));
+    }
+    for page in range.iter() {
+        let was = pager.table.update(page, |w| w.pinned().unwrap_or(w));
+        if was.pins() == PIN_MAX {
+            unpin_pages(
+                pager,
+                PageRange {
+                    start: range.start,
+                    end: page,
+                },
+            );
+            pager
+                .pinned
+                .fetch_sub(range.end.0 - page.0, Ordering::AcqRel);
+            return Err(RegionError::Pinned(pages, budget));
+        }
+    }
+    let done = Completion::new();
+    ask(Request::Load {
+        range,
+        must: true,
+        done: Arc::clone(&done),
+    });
+    let guard = PinGuard { pager, range };
+    done.wait().map_err(RegionError::Load)?;
+    Ok(guard)
+}
+
+/// Takes one pin off every page of `range`.
+fn unpin_pages(pager: &Pager, range: PageRange) {
+    for page in range.iter() {
+        pager.table.update(page, Word::unpinned);
+    }
+    pager.pinned.fetch_sub(range.pages(), Ordering::AcqRel);
+}
+
+/// Keeps pages resident while it lives.
+#[must_use = "the pages are pinned only while the guard lives"]
+pub struct PinGuard<'r> {
+    pager: &'r Pager,
+    range: PageRange,
+}
+
+impl Drop for PinGuard<'_> {
+    fn drop(&mut self) {
+        unpin_pages(self.pager, self.range);
+    }
+}

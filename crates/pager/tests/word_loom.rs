@@ -1,0 +1,289 @@
+//! The page word under every interleaving of the fault thread and the evictor (loom): a slot is given back exactly once, bytes are never
+//! dropped while the word says resident, and a page is always findable.
+//!
+//! The transitions are the pager's own functions (`pager::page::transitions`); memory, staging area and store are reduced to flags that say where the
+//! bytes are.
+use loom::sync::Mutex;
+use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use loom::thread;
+use pagetide_pager::page::word::{Place, State, Word};
+use pagetide_store::Slot;
+use std::sync::Arc;
+
+const OLD: Place = Place {
+    generation: 0,
+    slot: Slot(7),
+};
+const NEW: Place = Place {
+    generation: 0,
+    slot: Slot(8),
+};
+
+struct Page {
+    word: AtomicU64,
+    gate: Mutex<()>,
+    /// Frames that hold the page's bytes: in the program (1), in the staging area (2).
+    frames: AtomicUsize,
+    releases_of_old: AtomicUsize,
+    releases_of_new: AtomicUsize,
+}
+
+impl Page {
+    fn new(word: Word) -> Arc<Page> {
+        Arc::new(Page {
+            word: AtomicU64::new(word.0),
+            gate: Mutex::new(()),
+            frames: AtomicUsize::new(1),
+            releases_of_old: AtomicUsize::new(0),
+            releases_of_new: AtomicUsize::new(0),
+        })
+    }
+
+    fn load(&self) -> Word {
+        Word(self.word.load(Acquire))
+    }
+
+    fn change(&self, from: Word, to: Word) -> bool {
+        self.word
+            .compare_exchange(from.0, to.0, AcqRel, Acquire)
+            .is_ok()
+    }
+
+    fn update(&self, f: impl Fn(Word) -> Word) -> Word {
+        loop {
+            let word = self.load();
+            if self.change(word, f(word)) {
+                return word;
+            }
+        }
+    }
+
+    fn release(&self, place: Place) {
+        let counter = if place == OLD {
+            &self.releases_of_old
+        } else {
+            &self.releases_of_new
+        };
+        counter.fetch_add(1, AcqRel);
+    }
+
+    /// The fault thread, told of a write to a protected page.
+    fn write_fault(&self) {
+        loop {
+            let word = self.load();
+            match word.state() {
+                State::Clean => {
+                    if self.change(word, word.written()) {
+                        self.release(word.place());
+                        return;
+                    }
+                }
+                State::Evicting => drop(self.gate.lock().unwrap()),
+                // Gone meanwhile: the thread faults again, as missing.
+                _ => return,
+            }
+        }
+    }
+
+    /// The fault thread, told of an access to a missing page.
+    fn missing_fault(&self) {
+        let word = self.load();
+        if word.state() == State::Staged {
+            let _gate = self.gate.lock().unwrap();
+            let word = self.load();
+            if word.state() == State::Staged {
+                assert_eq!(
+                    self.frames.load(Acquire) & 2,
+                    2,
+                    "taken back from a staging area that no longer holds the page"
+                );
+                self.frames.fetch_or(1, AcqRel);
+                self.update(Word::taken_back);
+            }
+        }
+    }
+
+    /// The fault thread, told that the program empties the page.
+    fn remove_event(&self) {
+        let _gate = self.gate.lock().unwrap();
+        // It panics if the event is acted on in the middle of a move.
+        let was = self.update(Word::given_up);
+        if matches!(was.state(), State::Clean | State::Stored) {
+            self.release(was.place());
+        }
+    }
+
+    /// The evictor's round for this page.
+    fn evict(&self) {
+        let staged = {
+            let _gate = self.gate.lock().unwrap();
+            let word = self.load();
+            let evicting = word.evicting();
+            if !evicting.is_some_and(|evicting| self.change(word, evicting)) {
+                return;
+            }
+            // UFFDIO_MOVE.
+            self.frames.store(2, Release);
+            let dirty = word.state() == State::Resident;
+            self.update(|now| match dirty {
+                true => now.staged(0),
+                false => now.moved_out(),
+            });
+            dirty
+        };
+        if staged {
+            let _gate = self.gate.lock().unwrap();
+            let word = self.load();
+            let ours = word.state() == State::Staged && self.change(word, word.written_back(NEW));
+            if !ours {
+                self.release(NEW);
+            }
+        }
+        // The frame is dropped: whatever the word says now, it must not be that the bytes are only here.
+        let _gate = self.gate.lock().unwrap();
+        assert_ne!(self.load().state(), State::Staged);
+        self.frames.fetch_and(!2, AcqRel);
+    }
+
+    fn check(&self) {
+        let word = self.load();
+        let old = usize::from(word.owns_slot() && word.place() == OLD);
+        if word.is_resident() {
+            assert_eq!(
+                self.frames.load(Acquire) & 1,
+                1,
+                "{word:?} but the bytes are gone"
+            );
+        }
+        assert!(
+            old + self.releases_of_old.load(Acquire) <= 1,
+            "a slot given back twice, or given back and still in use: {word:?}"
+        );
+        assert!(self.releases_of_new.load(Acquire) <= 1);
+        assert!(
+            !(word.owns_slot() && word.place() == NEW && self.releases_of_new.load(Acquire) == 1),
+            "{word:?} refers to a slot given back"
+        );
+    }
+}
+
+fn race(start: Word, fault_thread: impl Fn(&Page) + Send + Sync + Copy + 'static) {
+    loom::model(move || {
+        let page = Page::new(start);
+        let other = Arc::clone(&page);
+        let evictor = thread::spawn(move || other.evict());
+        fault_thread(&page);
+        evictor.join().unwrap();
+        page.check();
+    });
+}
+
+fn dirty() -> Word {
+    Word::default().claimed().filled()
+}
+
+fn clean() -> Word {
+    let evicted = dirty().evicting().expect("nobody else is at work on it");
+    (evicted.staged(0).written_back(OLD))
+        .claimed()
+        .fetched_clean()
+}
+
+#[test]
+fn a_write_to_a_clean_page_races_its_eviction() {
+    race(clean(), Page::write_fault);
+}
+
+#[test]
+fn an_access_races_the_eviction_of_a_dirty_page() {
+    race(dirty(), Page::missing_fault);
+}
+
+#[test]
+fn emptying_races_the_eviction_of_a_dirty_page() {
+    race(dirty(), Page::remove_event);
+}
+
+#[test]
+fn emptying_races_the_eviction_of_a_clean_page() {
+    race(clean(), Page::remove_event);
+    // Exactly once, not at most once: the slot must not leak either.
+    loom::model(|| {
+        let page = Page::new(clean());
+        let other = Arc::clone(&page);
+        let evictor = thread::spawn(move || other.evict());
+        page.remove_event();
+        evictor.join().unwrap();
+        assert_eq!(page.releases_of_old.load(Acquire), 1);
+    });
+}
+
+/// A page that is evicted where it is.
+struct InPlace {
+    word: AtomicU64,
+    /// Whether the page is protected, and what is in it.
+    memory: Mutex<(bool, u64)>,
+}
+
+impl InPlace {
+    fn change(&self, from: Word, to: Word) -> bool {
+        self.word
+            .compare_exchange(from.0, to.0, AcqRel, Acquire)
+            .is_ok()
+    }
+
+    /// The fault thread, told of a write to the protected page, by now or long ago.
+    fn write_fault(&self) {
+        let word = Word(self.word.load(Acquire));
+        let writable = match word.state() {
+            State::Resident | State::Protecting => word.written().pinned(),
+            _ => None,
+        };
+        if writable.is_some_and(|writable| self.change(word, writable)) {
+            self.memory.lock().unwrap().0 = false;
+            while {
+                let word = Word(self.word.load(Acquire));
+                !self.change(word, word.unpinned())
+            } {}
+        }
+    }
+
+    fn write(&self) {
+        let mut memory = self.memory.lock().unwrap();
+        memory.1 += u64::from(!memory.0);
+    }
+
+    fn evict(&self) {
+        let word = Word(self.word.load(Acquire));
+        let protecting = word.protecting();
+        if !protecting.is_some_and(|protecting| self.change(word, protecting)) {
+            return;
+        }
+        self.memory.lock().unwrap().0 = true;
+        let copy = self.memory.lock().unwrap().1;
+        let word = Word(self.word.load(Acquire));
+        let dropping = word.dropping_stored(NEW);
+        if dropping.is_some_and(|dropping| self.change(word, dropping)) {
+            assert_eq!(self.memory.lock().unwrap().1, copy, "a write was lost");
+        }
+    }
+}
+
+#[test]
+fn a_late_write_fault_races_the_eviction_in_place() {
+    let protecting = dirty().protecting().expect("nobody else is at work on it");
+    for start in [dirty(), protecting] {
+        loom::model(move || {
+            let page = Arc::new(InPlace {
+                word: AtomicU64::new(start.0),
+                memory: Mutex::new((true, 0)),
+            });
+            let other = Arc::clone(&page);
+            let evictor = thread::spawn(move || other.evict());
+            page.write_fault();
+            page.write();
+            evictor.join().unwrap();
+            assert_eq!(Word(page.word.load(Acquire)).pins(), 0);
+        });
+    }
+}

@@ -1,0 +1,215 @@
+//! Arming: write-protecting everything that is open, with the help of a few threads when that is much.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+
+use pagetide_kernel::sync::Doorbell;
+use rustix::io::Errno;
+
+use super::copy_aside::Shared;
+use super::place::Place;
+use crate::memory::{TrackError, system};
+use crate::threads;
+
+/// Pages protected by one system call, at most: 8 MiB, so that the helpers share the work evenly, and writers are not held up for long.
+const CHUNK_PAGES: usize = 2048;
+/// More open pages than a part in so many are protected with the rest of the memory, by large ranges; fewer one by one. A single page costs as much as
+/// twenty of a range while there is nobody to interrupt, and as much as some hundred while writers run elsewhere: each call then interrupts their processors.
+const MOST_OPEN_HELD: usize = 16;
+const MOST_OPEN_RUNNING: usize = 256;
+/// More helpers than this do not make the kernel faster.
+const HELPERS_MAX: usize = 3;
+
+/// Rounds of closing at most while writers go on, and how many open pages are few enough.
+const ROUNDS_MAX: usize = 8;
+const FEW_OPEN_PAGES: usize = 32;
+
+/// What the writers do while memory is armed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writers {
+    /// They hold still, and their processors are ours.
+    Held,
+    /// They go on, on other processors.
+    Running,
+    /// They go on, on the processor of whoever protects.
+    Beside,
+}
+
+/// Threads that help to arm.
+pub(crate) struct Armer {
+    work: Arc<Work>,
+    helpers: Vec<JoinHandle<()>>,
+}
+
+struct Work {
+    shared: Arc<Shared>,
+    /// Ranges of page indexes, each in one span.
+    chunks: Vec<(usize, usize)>,
+    /// Number of the next chunk; at least `chunks.len()` when there is no work.
+    next: AtomicUsize,
+    done: AtomicUsize,
+    /// Helpers that look for chunks now.
+    busy: AtomicUsize,
+    errno: AtomicU64,
+    start: Doorbell,
+    closing: AtomicBool,
+}
+
+impl Armer {
+    pub fn new(shared: &Arc<Shared>) -> Result<Armer, TrackError> {
+        let mut chunks = Vec::new();
+        for number in 0..shared.guard.spans.iter().count() {
+            let indexes = shared.guard.spans.indexes(number);
+            for from in indexes.clone().step_by(CHUNK_PAGES) {
+                chunks.push((from, (from + CHUNK_PAGES).min(indexes.end)));
+            }
+        }
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let wanted = (cores - 1).min(HELPERS_MAX).min(chunks.len() - 1);
+        let work = Arc::new(Work {
+            shared: Arc::clone(shared),
+            next: AtomicUsize::new(chunks.len()),
+            done: AtomicUsize::new(0),
+            busy: AtomicUsize::new(0),
+            errno: AtomicU64::new(0),
+            start: Doorbell::new(),
+            closing: AtomicBool::new(false),
+            chunks,
+        });
+        let helper = |_| {
+            let work = Arc::clone(&work);
+            let body = move || {
+                while !work.closing.load(SeqCst) {
+                    let seen = work.start.look();
+                    work.protect_chunks(&mut || {});
+                    if work.next.load(SeqCst) >= work.chunks.len() && !work.closing.load(SeqCst) {
+                        work.start.wait(seen, None);
+                    }
+                }
+            };
+            threads::start("pagetide-arm", body)
+        };
+        let mut armer = Armer {
+            work: Arc::clone(&work),
+            helpers: Vec::new(),
+        };
+        for number in 0..wanted {
+            armer.helpers.push(helper(number)?);
+        }
+        Ok(armer)
+    }
+
+    /// Closes every open page while the writers hold still; after an error everything counts as open. Allocates nothing: other threads may be parked.
+    /// One at a time.
+    pub fn close_all(&self) -> Result<(), Errno> {
+        self.work.close_all(Writers::Held, &mut || {})
+    }
+
+    /// Closes open pages, while writers go on, until few are open or a round leaves hardly fewer. Returns how many are open now. A thread of its own does
+    /// it, which may go where the writer is. One at a time.
+    pub fn close_most(&self) -> Result<usize, TrackError> {
+        let (tell, told) = channel();
+        let work = Arc::clone(&self.work);
+        let thread = threads::start("pagetide-arm", move || {
+            // Nobody listens only if the caller has panicked.
+            let _ = tell.send(work.close_most());
+        })?;
+        let closed = told.recv();
+        let _ = thread.join();
+        closed
+            .unwrap_or(Err(Errno::IO))
+            .map_err(system("write-protecting memory"))
+    }
+}
+
+impl Work {
+    fn close_most(&self) -> Result<usize, Errno> {
+        let mut place = Place::new(&self.shared);
+        let mut open = usize::MAX;
+        for _ in 0..ROUNDS_MAX {
+            let writers = match place.shares() {
+                true => Writers::Beside,
+                false => Writers::Running,
+            };
+            self.close_all(writers, &mut || place.share_in_turns())?;
+            let now = self.shared.guard.open_pages();
+            // Few, or hardly fewer: what is written in the time of a round is what remains, and a page is protected more cheaply when nobody writes.
+            if now <= FEW_OPEN_PAGES || now > open / 2 {
+                return Ok(now);
+            }
+            open = now;
+        }
+        Ok(open)
+    }
+
+    /// Calls `between` between pieces of work.
+    fn close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
+        self.try_close_all(writers, between).inspect_err(|_| {
+            let shared = &self.shared;
+            // A snapshot that is being swept needs what is opened here unsaved. Said first: what is opened was open after that.
+            shared.failed.store(true, SeqCst);
+            // A region's page that counts as open is opened without our being told.
+            shared
+                .pages
+                .set_written(0, shared.guard.spans.pages(), shared.phase().epoch);
+            shared.guard.mark_everything();
+        })
+    }
+
+    fn try_close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
+        let guard = &self.shared.guard;
+        let part = match writers {
+            Writers::Held | Writers::Beside => MOST_OPEN_HELD,
+            Writers::Running => MOST_OPEN_RUNNING,
+        };
+        if guard.open_pages() * part < guard.spans.pages() {
+            // The pagers of regions wait meanwhile: no turns are taken then.
+            let mut between = Some(between).filter(|_| guard.spans.regions().next().is_none());
+            let mut between = |_, _| _ = between.as_mut().map(|between| between());
+            return guard.closing(|| guard.try_close_open(&mut between));
+        }
+        guard.clear_marks()?;
+        self.errno.store(0, SeqCst);
+        self.done.store(0, SeqCst);
+        self.next.store(0, SeqCst);
+        // Where the writers run, helpers would take their processors from them.
+        if writers == Writers::Held {
+            self.start.ring();
+        }
+        self.protect_chunks(between);
+        while self.done.load(SeqCst) < self.chunks.len() || self.busy.load(SeqCst) != 0 {
+            std::hint::spin_loop();
+        }
+        match self.errno.load(SeqCst) {
+            0 => Ok(()),
+            errno => Err(Errno::from_raw_os_error(errno as i32)),
+        }
+    }
+
+    fn protect_chunks(&self, between: &mut dyn FnMut()) {
+        self.busy.fetch_add(1, SeqCst);
+        loop {
+            let number = self.next.fetch_add(1, SeqCst);
+            let Some((from, to)) = self.chunks.get(number) else {
+                break;
+            };
+            if let Err(errno) = self.shared.guard.protect(*from, *to) {
+                self.errno.store(errno.raw_os_error() as u64, SeqCst);
+            }
+            self.done.fetch_add(1, SeqCst);
+            between();
+        }
+        self.busy.fetch_sub(1, SeqCst);
+    }
+}
+
+impl Drop for Armer {
+    fn drop(&mut self) {
+        self.work.closing.store(true, SeqCst);
+        self.work.start.ring();
+        for helper in self.helpers.drain(..) {
+            let _ = helper.join();
+        }
+    }
+}

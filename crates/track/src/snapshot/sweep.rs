@@ -1,0 +1,308 @@
+//! The worker: takes old bytes that were put aside first, then sweeps the rest, and hands all of it to the writer.
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+
+use pagetide_kernel::PAGE_SIZE;
+use pagetide_kernel::pagemap::holds_bytes;
+use pagetide_store::Page;
+
+use super::copy_aside::Shared;
+use super::format::BLOCK_PAGES_MAX;
+use super::pages::Phase;
+use super::place::Place;
+use super::pool::SlotIndex;
+use super::writer::{Writer, Written};
+use crate::memory::Backing;
+use pagetide_pager::peek::Peeked;
+
+/// Pages looked up in the page map at a time, and opened again by one system call when they are saved.
+const WINDOW_PAGES: usize = 256;
+
+/// How far a snapshot is.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub cancelled: AtomicBool,
+    pub pages_done: AtomicU64,
+    pub pages_total: AtomicU64,
+}
+
+/// Why the worker stopped early.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    Cancelled,
+    Sink(io::Error),
+    /// Pages were opened unsaved.
+    Spoiled,
+    /// A region's page that its store cannot give.
+    Lost(String),
+}
+
+/// A page's content, as far as it can be known without touching it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Content {
+    Zeros,
+    Bytes,
+}
+
+fn swap_in_use() -> bool {
+    rustix::system::sysinfo().totalswap != 0
+}
+
+/// The work of one snapshot.
+pub(crate) struct Sweep<'a> {
+    shared: &'a Arc<Shared>,
+    phase: Phase,
+    progress: &'a Progress,
+    writer: Writer,
+    /// Pages stay protected after they are saved, so that later writes are known.
+    keep_protected: bool,
+    contents: Vec<Content>,
+    block: Vec<u8>,
+    block_pages: Vec<u64>,
+    /// A page was passed because its lock was held.
+    passed_over: bool,
+    place: Place<'a>,
+}
+
+impl<'a> Sweep<'a> {
+    pub fn new(
+        shared: &'a Arc<Shared>,
+        phase: Phase,
+        progress: &'a Progress,
+        writer: Writer,
+        keep_protected: bool,
+        may_move: bool,
+    ) -> Sweep<'a> {
+        Sweep {
+            shared,
+            phase,
+            progress,
+            writer,
+            keep_protected,
+            contents: Vec::with_capacity(WINDOW_PAGES),
+            block: vec![0; BLOCK_PAGES_MAX * PAGE_SIZE],
+            block_pages: Vec::with_capacity(BLOCK_PAGES_MAX),
+            passed_over: false,
+            place: match may_move {
+                true => Place::new(shared),
+                false => Place::rooted(shared),
+            },
+        }
+    }
+
+    /// Takes every page that is needed; then the file is complete and durable.
+    pub fn run(mut self) -> Result<Written, Stopped> {
+        let total = self.shared.guard.spans.pages() as u64;
+        self.progress.pages_total.store(total, SeqCst);
+        loop {
+            self.passed_over = false;
+            self.progress.pages_done.store(0, SeqCst);
+            self.pass()?;
+            if !self.passed_over {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        // Every page is saved; what writers saved last is in the pool when they are done.
+        self.shared.end();
+        self.drain()?;
+        self.place.leave();
+        if self.shared.failed.load(SeqCst) {
+            return Err(Stopped::Spoiled);
+        }
+        self.writer.finish().map_err(Stopped::Sink)
+    }
+
+    fn pass(&mut self) -> Result<(), Stopped> {
+        let spans = &self.shared.guard.spans;
+        for number in 0..spans.iter().count() {
+            let indexes = spans.indexes(number);
+            for from in indexes.clone().step_by(WINDOW_PAGES) {
+                let to = (from + WINDOW_PAGES).min(indexes.end);
+                self.sweep_window(number, from, to)?;
+                self.progress
+                    .pages_done
+                    .fetch_add((to - from) as u64, SeqCst);
+            }
+        }
+        Ok(())
+    }
+
+    fn sweep_window(&mut self, span: usize, from: usize, to: usize) -> Result<(), Stopped> {
+        let (shared, phase) = (self.shared, self.phase);
+        let needed = |index: usize| phase.needs(shared.pages.load(index));
+        self.drain()?;
+        if (from..to).any(needed) {
+            self.look_up(span, from, to);
+            let mut index = from;
+            while index < to {
+                if needed(index) {
+                    self.take_page(span, from, index)?;
+                }
+                index += 1;
+            }
+            self.put_block(span)?;
+        }
+        if !self.keep_protected {
+            self.open_saved(from, to);
+        }
+        Ok(())
+    }
+
+    /// What the window's pages hold, where that is known without reading: absent anonymous pages hold zeros, unless they are swapped out.
+    fn look_up(&mut self, span: usize, from: usize, to: usize) {
+        let spans = &self.shared.guard.spans;
+        let range = spans.range(from, to);
+        self.contents.clear();
+        self.contents.resize(to - from, Content::Bytes);
+        let span = spans.span(span);
+        if span.served.is_some() || span.backing != Backing::Anonymous || swap_in_use() {
+            return;
+        }
+        let contents = &mut self.contents;
+        contents.fill(Content::Zeros);
+        let result = holds_bytes(range, |run| {
+            let first = (run.start.0 - range.start.0) as usize;
+            contents[first..first + run.pages() as usize].fill(Content::Bytes);
+        });
+        // Swap that was turned on meanwhile may have pages that `mincore` called absent.
+        if result.is_err() || swap_in_use() {
+            contents.fill(Content::Bytes);
+        }
+    }
+
+    fn take_page(&mut self, span: usize, window: usize, index: usize) -> Result<(), Stopped> {
+        let spans = &self.shared.guard.spans;
+        let page = (index - spans.indexes(span).start) as u64;
+        // Where a writer is saving it, its bytes come from the pool; whether it did, another pass will show.
+        let Some(mut held) = self.shared.pages.try_hold(index) else {
+            self.passed_over = true;
+            return Ok(());
+        };
+        if !self.phase.needs(held.word()) {
+            return Ok(());
+        }
+        if self.contents[index - window] == Content::Zeros {
+            held.set_saved(self.phase.epoch);
+            drop(held);
+            self.writer.put_zeros(span as u32, page, 1);
+            return Ok(());
+        }
+        if let Some(region) = &spans.span(span).served {
+            let place = &mut self.block[self.block_pages.len() * PAGE_SIZE..][..PAGE_SIZE];
+            let mut bytes = Page::ZERO;
+            match region.pager.peek(spans.page(index), &mut bytes) {
+                Peeked::Bytes => place.copy_from_slice(&bytes.0),
+                Peeked::Zeros => place.fill(0),
+                Peeked::Busy => {
+                    self.passed_over = true;
+                    return Ok(());
+                }
+                Peeked::Lost(error) => {
+                    let address = spans.page(index).address();
+                    return Err(Stopped::Lost(match error {
+                        Some(error) => format!("the page at {address:#x}: {error}"),
+                        None => format!("the page at {address:#x} was lost before"),
+                    }));
+                }
+            }
+            held.set_saved(self.phase.epoch);
+            drop(held);
+            return self.add_page(span, page);
+        }
+        let source = spans.page(index).address() as *const u8;
+        let place = &mut self.block[self.block_pages.len() * PAGE_SIZE..][..PAGE_SIZE];
+        // SAFETY: the page is one of the spans', which stay mapped; it is needed and its lock is held, so it is closed and nobody writes to it.
+        unsafe { std::ptr::copy_nonoverlapping(source, place.as_mut_ptr(), PAGE_SIZE) };
+        held.set_saved(self.phase.epoch);
+        drop(held);
+        self.add_page(span, page)
+    }
+
+    /// The page's bytes are in the block, after those of the others.
+    fn add_page(&mut self, span: usize, page: u64) -> Result<(), Stopped> {
+        self.block_pages.push(page);
+        if self.block_pages.len() == BLOCK_PAGES_MAX {
+            self.put_block(span)?;
+            self.drain()?;
+        }
+        Ok(())
+    }
+
+    fn put_block(&mut self, span: usize) -> Result<(), Stopped> {
+        self.place.consider();
+        let bytes = &self.block[..self.block_pages.len() * PAGE_SIZE];
+        self.writer
+            .put(span as u32, &self.block_pages, bytes)
+            .map_err(Stopped::Sink)?;
+        self.block_pages.clear();
+        Ok(())
+    }
+
+    /// Opens the runs of the window whose bytes are safe. Pages a writer is saving are left to it.
+    fn open_saved(&self, from: usize, to: usize) {
+        let shared = self.shared;
+        let mut index = from;
+        while index < to {
+            // A page that is not needed was saved whole: whoever saves it says so when its bytes are copied.
+            let needed = |index: &usize| self.phase.needs(shared.pages.load(*index));
+            let end = (index..to).find(needed).unwrap_or(to);
+            if end > index {
+                shared.pages.set_written(index, end, self.phase.epoch);
+                let _ = shared.guard.open(index, end);
+            }
+            index = end + 1;
+        }
+    }
+
+    /// Hands what was put aside to the writer, and makes room for more.
+    fn drain(&mut self) -> Result<(), Stopped> {
+        if self.progress.cancelled.load(SeqCst) {
+            return Err(Stopped::Cancelled);
+        }
+        let mut batch = [(SlotIndex::default(), 0usize); BLOCK_PAGES_MAX];
+        let mut bytes = [0u8; BLOCK_PAGES_MAX * PAGE_SIZE];
+        let mut pages = [0u64; BLOCK_PAGES_MAX];
+        while self.shared.pool.has_filled() {
+            let count = self.shared.pool.take_filled(&mut batch);
+            let batch = &mut batch[..count];
+            batch.sort_unstable_by_key(|(_, index)| *index);
+            let spans = &self.shared.guard.spans;
+            for (number, (slot, index)) in batch.iter().enumerate() {
+                let place = &mut bytes[number * PAGE_SIZE..][..PAGE_SIZE];
+                // SAFETY: the slot was filled and taken out, so its bytes are ours until it is given back.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(
+                        self.shared.pool.room(*slot),
+                        place.as_mut_ptr(),
+                        PAGE_SIZE,
+                    );
+                }
+                pages[number] = (*index - spans.indexes(spans.span_of(*index)).start) as u64;
+                self.shared.pool.give_back(*slot);
+            }
+            let mut done = 0;
+            while done < count {
+                let span = spans.span_of(batch[done].1);
+                let same = batch[done..]
+                    .iter()
+                    .take_while(|(_, index)| spans.indexes(span).contains(index))
+                    .count();
+                self.writer
+                    .put(
+                        span as u32,
+                        &pages[done..done + same],
+                        &bytes[done * PAGE_SIZE..(done + same) * PAGE_SIZE],
+                    )
+                    .map_err(Stopped::Sink)?;
+                done += same;
+            }
+            self.place.consider();
+            if self.progress.cancelled.load(SeqCst) {
+                return Err(Stopped::Cancelled);
+            }
+        }
+        Ok(())
+    }
+}
