@@ -56,9 +56,38 @@ pub fn unmerge(range: PageRange) {
     };
 }
 
-/// Faults `range` in for reading, as an access by this thread would (5.14).
+/// Faults `range` in for reading, as an access by this thread would. Where an access would end in a signal, this is an error (`EFAULT`, or
+/// `EHWPOISON`), and the pages before are present.
+///
+/// Before 5.14 a byte of each page is copied by a system call.
 pub fn populate(range: PageRange) -> Result<(), Errno> {
-    madvise(range, MADV_POPULATE_READ)
+    match madvise(range, MADV_POPULATE_READ) {
+        Err(Errno::INVAL) => read_a_byte_of_each(range),
+        result => result,
+    }
+}
+
+/// `process_vm_readv` on oneself with one byte a page.
+fn read_a_byte_of_each(range: PageRange) -> Result<(), Errno> {
+    const AT_ONCE: usize = 256;
+    let mut bytes = [0u8; AT_ONCE];
+    let mut spans = [Span::default(); AT_ONCE];
+    let mut rest = range;
+    while !rest.is_empty() {
+        let count = (rest.pages() as usize).min(AT_ONCE);
+        for (span, page) in spans.iter_mut().zip(rest.iter()) {
+            *span = Span {
+                address: page.address(),
+                len: 1,
+            };
+        }
+        let read = read_own(&mut [IoSliceMut::new(&mut bytes[..count])], &spans[..count])?;
+        if read < count {
+            return Err(Errno::FAULT);
+        }
+        rest.start = rest.start.add(count as u64);
+    }
+    Ok(())
 }
 
 /// Makes the mappings of `range` read-only, or readable and writable. Errors are the kernel's; `ENOMEM` also where the process would have more
@@ -217,19 +246,24 @@ impl OwnMemory {
     }
 }
 
-/// `process_vm_readv` on oneself, which asks for no privilege: like reading in place, but what may not be read is an error.
+/// Like reading in place, but what may not be read is an error.
 fn read_as_the_process(first: PageNumber, rooms: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
-    const SYS_PROCESS_VM_READV: usize = 310;
-    let remote = Span {
+    let from = Span {
         address: first.address(),
         len: rooms.len() * PAGE_SIZE,
     };
+    read_own(rooms, &[from])
+}
+
+/// `process_vm_readv` on oneself, which asks for no privilege: the number of bytes up to the first that cannot be read.
+fn read_own(rooms: &mut [IoSliceMut<'_>], from: &[Span]) -> Result<usize, Errno> {
+    const SYS_PROCESS_VM_READV: usize = 310;
     let args = [
         rustix::process::getpid().as_raw_nonzero().get() as usize,
         rooms.as_mut_ptr() as usize,
         rooms.len(),
-        &raw const remote as usize,
-        1,
+        from.as_ptr() as usize,
+        from.len(),
         0,
     ];
     // SAFETY: `IoSliceMut` is an iovec by its definition; the kernel writes to the rooms alone, which are exclusive, and checks what it reads.

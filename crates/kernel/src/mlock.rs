@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::fork::syscall6;
 use crate::page::PageRange;
+use crate::smaps;
 
 const SYS_MREMAP: usize = 25;
 const SYS_MSYNC: usize = 26;
@@ -38,10 +39,31 @@ fn plain(number: usize, args: [usize; 6]) -> Result<(), Errno> {
 
 /// `mlock2(2)`; with no flags `mlock(2)`, which every kernel has.
 pub fn mlock2(address: usize, len: usize, flags: u32) -> Result<(), Errno> {
-    match flags {
-        0 => plain(SYS_MLOCK, [address, len, 0, 0, 0, 0]),
-        _ => plain(SYS_MLOCK2, [address, len, flags as usize, 0, 0, 0]),
+    if flags == 0 {
+        return plain(SYS_MLOCK, [address, len, 0, 0, 0, 0]);
     }
+    match plain(SYS_MLOCK2, [address, len, flags as usize, 0, 0, 0]) {
+        // Before 5.18 the kernel looks for present pages once it has locked everything, and says ENOMEM of memory without access.
+        Err(Errno::NOMEM) if flags == MLOCK_ONFAULT && is_locked(address, len) => Ok(()),
+        result => result,
+    }
+}
+
+/// Whether all of `address..address + len` lies in locked mappings; no where the kernel's list cannot be read.
+fn is_locked(address: usize, len: usize) -> bool {
+    let Some(end) = address.checked_add(len) else {
+        return false;
+    };
+    let Ok(areas) = smaps::locked(None) else {
+        return false;
+    };
+    let mut locked_to = address;
+    for area in areas {
+        if area.start <= locked_to {
+            locked_to = locked_to.max(area.end);
+        }
+    }
+    locked_to >= end
 }
 
 /// `munlock(2)`.
@@ -134,8 +156,6 @@ pub enum Hint {
     DontDump = 16,
     /// Zeros in forked children (4.14).
     WipeOnFork = 18,
-    /// Fault in for reading, and wait for it (5.14).
-    PopulateRead = 22,
     /// Fault in for writing, and wait for it (5.14).
     PopulateWrite = 23,
 }

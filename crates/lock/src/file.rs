@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use pagetide_kernel::memory;
 use pagetide_kernel::mlock::{self, Hint};
 use pagetide_kernel::uffd::Uffd;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
@@ -314,16 +315,7 @@ impl LockedFile {
     pub fn load(&self, parts: &[Range<usize>]) -> io::Result<()> {
         self.prefetch(parts)?;
         for range in self.page_ranges(parts)? {
-            match mlock::hint(range, Hint::PopulateRead) {
-                Ok(()) => {}
-                // Before 5.14: touch them.
-                Err(rustix::io::Errno::INVAL) => {
-                    for page in range.iter() {
-                        self.copy_to(page.address() - self.address as usize, &mut [0]);
-                    }
-                }
-                Err(errno) => return Err(errno.into()),
-            }
+            memory::populate(range)?;
         }
         Ok(())
     }

@@ -2,6 +2,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use pagetide_kernel::memory;
 use pagetide_kernel::mlock::{self, Hint};
 use pagetide_kernel::pagemap::Pagemap;
 use pagetide_kernel::residency::{cachestat, is_told, mincore};
@@ -196,12 +197,9 @@ impl Keeper {
 }
 
 fn take(range: PageRange) -> io::Result<()> {
-    match mlock::hint(range, Hint::PopulateRead) {
+    match memory::populate(range) {
         // The file has become shorter; what is left of it is kept.
         Ok(()) | Err(Errno::FAULT) => Ok(()),
-        Err(Errno::INVAL) => Err(io::Error::other(
-            "MADV_POPULATE_READ is not known to this kernel; Linux 5.14 or later is needed to keep pages that others touch",
-        )),
         Err(errno) => Err(errno.into()),
     }
 }

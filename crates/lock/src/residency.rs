@@ -2,7 +2,7 @@
 use std::io;
 use std::path::Path;
 
-use pagetide_kernel::mlock::{self, Hint};
+use pagetide_kernel::memory;
 use pagetide_kernel::residency::{FileMapping, Frames, UNEVICTABLE, cachestat, is_told, mincore};
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 
@@ -89,7 +89,7 @@ impl Residency {
                             start: at(first),
                             end: at(end),
                         };
-                        let _ = mlock::hint(run, Hint::PopulateRead);
+                        let _ = memory::populate(run);
                     },
                 );
                 let looked = frames.for_each(window, |page, flags| {

@@ -30,12 +30,12 @@ impl Presence {
         })
     }
 
-    /// Calls `found` with each part of `range`, which was protected as a whole, that is not: it was emptied since. Before Linux 5.14, and
-    /// where this process may not read its page map, the kernel does not tell of those that are present again.
+    /// Calls `found` with each part of `range`, which was protected as a whole, that may not be: it was emptied since. Before Linux 5.14, and
+    /// where this process may not read its page map, nothing tells, and that is all of it.
     pub fn unprotected(
         &self,
         range: PageRange,
-        found: impl FnMut(PageRange),
+        mut found: impl FnMut(PageRange),
     ) -> Result<(), TrackError> {
         let mut protected = Vec::new();
         let told = match self.tells_protected {
@@ -43,11 +43,10 @@ impl Presence {
             false => Err(Errno::NOTSUP),
         };
         match told {
-            Ok(()) => {}
-            Err(Errno::NOTSUP) => protected = self.present(range)?,
+            Ok(()) => each_gap(range, protected.into_iter(), found),
+            Err(Errno::NOTSUP) => found(range),
             Err(errno) => return Err(TrackError::System("asking what is protected", errno)),
         }
-        each_gap(range, protected.into_iter(), found);
         Ok(())
     }
 
@@ -74,16 +73,5 @@ impl Presence {
 
 /// Makes every page of `range` present, an absent one by the shared page of zeros.
 pub(crate) fn read_every_page(range: PageRange) -> Result<(), TrackError> {
-    match populate(range) {
-        Ok(()) => Ok(()),
-        // Before 5.14 there is no MADV_POPULATE_READ.
-        Err(Errno::INVAL) => {
-            for page in range.iter() {
-                // SAFETY: the span was given as readable memory that stays mapped.
-                unsafe { (page.address() as *const u8).read_volatile() };
-            }
-            Ok(())
-        }
-        Err(errno) => Err(TrackError::System("reading memory beforehand", errno)),
-    }
+    populate(range).map_err(system("reading memory beforehand"))
 }

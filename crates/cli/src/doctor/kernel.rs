@@ -324,7 +324,7 @@ fn calls(situation: Situation) -> Vec<Finding> {
             "MADV_POPULATE_WRITE",
             Need::Improves,
             probe::populate_write(),
-            "pages shared by fork can be evicted again",
+            "pages shared by fork can be evicted again, and incremental snapshots hold what changed alone",
             &newer("5.14"),
         ),
         call(
