@@ -299,7 +299,8 @@ impl Uffd {
             // SAFETY: opcode and struct belong together; nothing can be read from `unreadable`, so nothing is installed.
             let result = unsafe { ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) };
             match result.map_err(Stop::from) {
-                Err(Stop::Other(Errno::FAULT)) => {}
+                // The latter of a mapping whose first page is a huge one.
+                Err(Stop::Other(Errno::FAULT) | Stop::Present) => {}
                 Ok(()) => return Err(Stop::Other(Errno::FAULT)),
                 Err(stop) => return Err(stop),
             }

@@ -4,8 +4,8 @@ mod support;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::residency::mincore;
 use pagetide_kernel::uffd::{self, Stop, Uffd};
-use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange, smaps};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use support::skipped;
 
 const PAGES: usize = 8;
@@ -74,6 +74,34 @@ fn a_registered_mapping_is_told_from_one_with_a_hole_and_from_its_successor() {
     // SAFETY: the test's own memory, which nothing uses.
     unsafe { munmap(all.start.address() as *mut _, all.bytes()) }.unwrap();
     assert_eq!(is_registered(all), Err(Stop::Absent));
+}
+
+#[test]
+fn a_mapping_that_begins_with_a_huge_page_is_told_to_be_registered() {
+    const HUGE: usize = 2 << 20;
+    let Some(uffd) = opened() else { return };
+    let nowhere = Mapping::reserve(PAGE_SIZE).unwrap();
+    let around = map(3 * HUGE);
+    let start = around.start.address().next_multiple_of(HUGE);
+    let aligned = PageRange::covering(start, 2 * HUGE);
+    // SAFETY: the test's own memory, all of which stays mapped.
+    unsafe {
+        let _ = madvise(start as *mut _, aligned.bytes(), Advice::LinuxHugepage);
+        (start as *mut u8).write_volatile(7);
+    }
+    let mut huge = false;
+    smaps::for_each(None, |area| {
+        huge |= area.start <= start && start < area.end && area.resident >= HUGE as u64;
+    })
+    .unwrap();
+    if !huge {
+        return skipped("no huge page to be had here");
+    }
+    // SAFETY: nothing touches the absent pages while they are registered.
+    unsafe { uffd.register(aligned) }.unwrap();
+    assert_eq!(uffd.is_registered(aligned, nowhere.range()), Ok(()));
+    // SAFETY: its first page, which is there.
+    assert_eq!(unsafe { (start as *const u8).read_volatile() }, 7);
 }
 
 /// The kernel wants as much to copy from as to copy to, within the address space.
