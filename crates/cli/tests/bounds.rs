@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::compile::{compile_c, scratch};
-use support::pagetide::{able, governed, largest};
+use support::pagetide::{NO_FORK, able, could_not_fork, governed, largest};
 use support::patience::{is_slow, up_to};
 use support::process::{run, start};
 use support::resident::{Watch, governed_family, promised, status_bytes};
@@ -36,6 +36,9 @@ fn stays_within(name: &str) {
     let watch = Watch::start(running.pid(), SAMPLE);
     let outcome = running.finish(LIMIT);
     let peak = watch.peak();
+    if could_not_fork(&outcome) {
+        return skipped(name, NO_FORK);
+    }
     outcome.expect_code(0);
     let text = std::fs::read_to_string(&stats).expect("--stats wrote its file");
     let managed =
@@ -94,9 +97,9 @@ fn limit_goes_down_to_one_page_and_back() {
     };
     let program =
         compile_c("programs", "four_threads", &[]).unwrap_or_else(|error| panic!("{error}"));
-    let rounds = if is_slow() { "5" } else { "14" };
+    let (mib, rounds) = if is_slow() { ("48", "4") } else { ("96", "14") };
     let mut running = start(
-        governed(&["--resident", "32M"], &program).args(["96", rounds]),
+        governed(&["--resident", "32M"], &program).args([mib, rounds]),
         b"",
     );
     let pid = wait_for_governed(running.pid());

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 use support::compile::scratch;
-use support::pagetide::{able, binary, governed, number};
+use support::pagetide::{NO_FORK, able, binary, can_fork, governed, number};
 use support::patience::up_to;
 use support::process::{Outcome, Running, run, start};
 use support::resident::family;
@@ -224,6 +224,9 @@ fn the_launcher_s_process_id_stands_for_its_program() {
         assert_ne!(number(&text, "pid"), launcher.parse().ok());
         said(&["limit", &launcher, "2M"]).expect_code(0);
 
+        if !can_fork() {
+            return skipped("of several processes", NO_FORK);
+        }
         let mut command = governed(&["--resident", "4M"], "sh");
         let mut two = start(command.args(["-c", "sleep 61 & sleep 62; true"]), b"");
         let launcher = two.pid().to_string();

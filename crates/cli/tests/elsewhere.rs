@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::compile::on_path;
-use support::pagetide::{able, binary};
+use support::pagetide::{able_to_fork, binary};
 use support::process::{Outcome, run};
 use support::skip::skipped;
 
@@ -16,7 +16,7 @@ const NOBODY: u32 = 65534;
 
 /// The reason why `test` cannot be tried here.
 fn unable(tool: &str) -> Option<String> {
-    if let Err(reason) = able() {
+    if let Err(reason) = able_to_fork() {
         return Some(reason);
     }
     if !rustix::process::geteuid().is_root() {

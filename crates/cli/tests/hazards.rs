@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pagetide_kernel::uffd::{self, Uffd, feature};
 use support::compile::{c_programs, compile_c, scratch};
-use support::pagetide::{able, can_fork, governed};
+use support::pagetide::{NO_FORK, able, can_fork, could_not_fork, governed};
 use support::process::{Outcome, run};
 use support::skip::{is_full, skipped};
 
@@ -59,10 +59,8 @@ fn came_out_well(name: &str, outcome: &Outcome) -> bool {
         skipped(name, &outcome.stderr_text());
         return false;
     }
-    if outcome.code() == Some(1) && outcome.stderr_text().contains("fork: ") && !can_fork() {
-        let reason =
-            "fork fails with an error, as documented: no syscall user dispatch (Linux 5.11)";
-        skipped(name, reason);
+    if could_not_fork(outcome) {
+        skipped(name, NO_FORK);
         return false;
     }
     let said = outcome

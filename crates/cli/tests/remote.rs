@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use servers::{Memcached, Valkey};
 use support::compile::{compile_c, on_path, scratch, tests_folder};
-use support::pagetide::{able, binary, governed};
+use support::pagetide::{able, able_to_fork, binary, governed};
 use support::patience::{is_slow, up_to};
 use support::process::{Running, run, start};
 use support::resident::Watch;
@@ -157,6 +157,9 @@ fn python_on_memcached() {
 /// A forked child, and its child, read what their parents evicted, also when these are gone.
 #[test]
 fn forks() {
+    if let Err(reason) = able_to_fork() {
+        return skipped("forks", &reason);
+    }
     let Some(server) = server(&[]) else { return };
     let mebibytes = if is_slow() { "8" } else { "32" };
     for program in ["fork_verify", "fork_parent_first", "fork_deep"] {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use support::compile::{compile_c, on_path, scratch};
-use support::pagetide::{able, binary, governed};
+use support::pagetide::{able_to_fork, binary, governed};
 use support::process::{Outcome, run};
 use support::skip::skipped;
 
@@ -28,9 +28,9 @@ const CHILDREN: [&str; 14] = [
     "fork+syscall",
 ];
 
-/// Runs `test` with a program that takes no agent.
+/// Runs `test` with a program that takes no agent, where programs can be paged and fork.
 fn with_static(name: &str, test: impl FnOnce(&Path)) {
-    if let Err(reason) = able() {
+    if let Err(reason) = able_to_fork() {
         return skipped(name, &reason);
     }
     match compile_c("programs", "exits", &["-static"]) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pagetide_pager::recorder::{self, Kind};
 use support::compile::{compile_c, scratch};
-use support::pagetide::{able, governed};
+use support::pagetide::{able, able_to_fork, governed};
 use support::process::run;
 use support::skip::skipped;
 
@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 #[test]
 fn a_trace_holds_the_faults_that_were_served() {
-    if let Err(reason) = able() {
+    if let Err(reason) = able_to_fork() {
         return skipped("trace", &reason);
     }
     let program =

@@ -5,7 +5,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::compile::{compile_c, scratch};
-use support::pagetide::{able, binary, governed};
+use support::pagetide::{able, able_to_fork, binary, governed};
+use support::patience::is_slow;
 use support::process::{run, start};
 use support::skip::skipped;
 
@@ -15,6 +16,14 @@ const SMALL: [&str; 3] = ["--resident", "4M", "--quiet"];
 /// Runs `test` unless this system cannot page.
 fn where_able(name: &str, test: impl FnOnce()) {
     match able() {
+        Ok(_) => test(),
+        Err(reason) => skipped(name, &reason),
+    }
+}
+
+/// Runs `test` unless this system cannot page programs that fork.
+fn where_forking(name: &str, test: impl FnOnce()) {
+    match able_to_fork() {
         Ok(_) => test(),
         Err(reason) => skipped(name, &reason),
     }
@@ -94,7 +103,7 @@ fn standard_streams() {
 
 #[test]
 fn working_directory_and_environment() {
-    where_able("working_directory_and_environment", || {
+    where_forking("working_directory_and_environment", || {
         let native = run(
             Command::new("sh")
                 .args(["-c", "pwd; umask; ulimit -a; trap"])
@@ -121,13 +130,14 @@ fn working_directory_and_environment() {
 
 #[test]
 fn stats_are_one_object_a_process() {
-    where_able("stats_are_one_object_a_process", || {
+    where_forking("stats_are_one_object_a_process", || {
         let program =
             compile_c("hazards", "fork_verify", &[]).unwrap_or_else(|error| panic!("{error}"));
+        let mib = if is_slow() { "16" } else { "64" };
         let file = scratch().join("stats.json");
         let path = file.to_str().expect("a printable path");
         run(
-            &mut governed(&["--resident", "4M", "--stats", path], &program),
+            governed(&["--resident", "4M", "--stats", path], &program).arg(mib),
             LIMIT * 2,
         )
         .expect_code(0);
@@ -309,7 +319,7 @@ fn a_missing_program_is_said_so() {
 /// The inner command governs what it starts, with a budget of its own.
 #[test]
 fn a_run_inside_a_run_has_its_own_budget() {
-    where_able("a_run_inside_a_run_has_its_own_budget", || {
+    where_forking("a_run_inside_a_run_has_its_own_budget", || {
         let stats = scratch().join("nested.json");
         let mut command = governed(&["--resident", "8M", "--quiet"], "sh");
         command.args(["-c", "\"$@\"", "sh"]);
@@ -361,7 +371,7 @@ fn limits_too_small_for_the_agent_are_exit_3_with_the_fix() {
 /// Pagetide's own memory does not count as data: neither a limit from before nor one set by the program is in the way.
 #[test]
 fn a_limit_on_data_is_the_programs_own() {
-    where_able("a_limit_on_data_is_the_programs_own", || {
+    where_forking("a_limit_on_data_is_the_programs_own", || {
         let pagetide = binary().expect("there is a command");
         let children = "(echo in a child) && echo through a pipe | cat && sh -c 'echo executed'";
         let within = format!("ulimit -d 65536; {children}");
@@ -384,7 +394,7 @@ fn a_limit_on_data_is_the_programs_own() {
 /// A descendant that sets itself such a limit runs all the same.
 #[test]
 fn a_descendant_that_cannot_be_governed_runs_without() {
-    where_able("a_descendant_that_cannot_be_governed_runs_without", || {
+    where_forking("a_descendant_that_cannot_be_governed_runs_without", || {
         let mut command = governed(&["--resident", "4M"], "bash");
         let outcome = run(
             command.args(["-c", "(ulimit -v 100000; exec /bin/echo ran); exit 4"]),

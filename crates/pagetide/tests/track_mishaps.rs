@@ -9,7 +9,7 @@ use pagetide::track::snapshot::sink::Sink;
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use pagetide::track::{Delivery, DirtyTracker, Method, ParkThreads};
 use pagetide::{Delivery as RegionDelivery, Region};
-use support::patience::{fewer, up_to};
+use support::patience::{fewer, is_slow, up_to};
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{PAGE, Plain, Random, skipped};
 
@@ -119,15 +119,15 @@ fn threads_are_parked_though_a_region_in_the_process_has_threads_that_block_sign
 #[test]
 fn pre_arming_meanwhile_does_not_spoil_an_instant() {
     let _watch = ends_in_time();
-    const PAGES: usize = 2048;
-    let (plain, directory) = (Plain::new(PAGES), tempfile::tempdir().unwrap());
+    let (pages, armers) = if is_slow() { (512, 1) } else { (2048, 2) };
+    let (plain, directory) = (Plain::new(pages), tempfile::tempdir().unwrap());
     let Some(snapshotter) = snapshotter(&plain, Delivery::Thread, true) else {
         return;
     };
     plain.bytes_mut().fill(1);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..armers {
             scope.spawn(|| {
                 while !stop.load(SeqCst) {
                     snapshotter.pre_arm().unwrap();
@@ -139,7 +139,7 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
             let mut count = plain.word(0, 0).load(SeqCst);
             while !stop.load(SeqCst) {
                 count += 1;
-                for page in (0..PAGES).step_by(61) {
+                for page in (0..pages).step_by(61) {
                     plain.word(page, 0).store(count, SeqCst);
                 }
             }
@@ -151,8 +151,8 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
             let plan = Plan::full().pre_armed();
             let snapshot = snapshotter.snapshot(&path, plan, ParkThreads { patience });
             snapshot.unwrap().wait().unwrap();
-            let shown = restored(&path, PAGES);
-            let places: Vec<u64> = (0..PAGES)
+            let shown = restored(&path, pages);
+            let places: Vec<u64> = (0..pages)
                 .step_by(61)
                 .map(|page| shown.word(page, 0).load(SeqCst))
                 .collect();

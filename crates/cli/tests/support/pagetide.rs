@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::process::run;
+use super::process::{Outcome, run};
 
 /// The command: the one cargo built for these tests, or the one named by `PAGETIDE`.
 pub fn binary() -> Result<PathBuf, String> {
@@ -96,6 +96,24 @@ pub fn governed(options: &[&str], program: impl AsRef<OsStr>) -> Command {
 pub fn can_fork() -> bool {
     pagetide_kernel::probe::syscall_user_dispatch().is_ok()
 }
+
+/// The command if programs can be paged here and fork, otherwise the reason why not.
+pub fn able_to_fork() -> Result<PathBuf, String> {
+    let binary = able()?;
+    match can_fork() {
+        true => Ok(binary),
+        false => Err(NO_FORK.to_owned()),
+    }
+}
+
+/// Whether a program of the hazards ended because it could not fork, as documented.
+pub fn could_not_fork(outcome: &Outcome) -> bool {
+    outcome.code() == Some(1) && outcome.stderr_text().contains("fork: ") && !can_fork()
+}
+
+/// Why a governed program cannot fork here.
+pub const NO_FORK: &str =
+    "fork fails with an error, as documented: no syscall user dispatch (Linux 5.11)";
 
 /// The number of a field in a JSON object, without a parser: enough for flat objects of our own making.
 pub fn number(json: &str, field: &str) -> Option<f64> {

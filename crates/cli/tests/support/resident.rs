@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use super::patience::is_slow;
+
 /// A field of /proc/PID/status in bytes.
 pub fn status_bytes(pid: u32, field: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -64,8 +66,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Samples every `interval`.
+    /// Samples every `interval`, and where the system is slow so much less often that the watched program has the processor.
     pub fn start(root: u32, interval: Duration) -> Watch {
+        let interval = if is_slow() { 10 * interval } else { interval };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {
