@@ -49,7 +49,7 @@ class Machine:
         self.command = [
             emulator(), *EMULATION, "-m", str(memory_mib),
             "-kernel", str(kernel.image), "-initrd", str(first),
-            "-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off unknown_nmi_panic=1",
+            "-append", "console=ttyS0 panic=-1 quiet loglevel=4 mitigations=off unknown_nmi_panic=1 no_timer_check",
             "-drive", f"file={disk},format=raw,if=virtio,snapshot=on,cache=unsafe",
             "-serial", f"file:{self.console}", "-serial", f"file:{self.answers}",
             "-chardev", "socket,id=monitor,path=monitor,server=on,wait=off", "-mon", "chardev=monitor",
