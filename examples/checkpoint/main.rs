@@ -1,7 +1,9 @@
-//! A long computation that checkpoints itself and, killed at any moment, goes on from its last checkpoint.
+//! A long computation that checkpoints itself and, killed at any moment, goes on from its last
+//! checkpoint.
 //!
-//! It walks a table of 64 MiB in a pseudo-random order and mixes every word it meets; the result depends on every step. Usage:
-//! `checkpoint DIRECTORY STEPS`. Prints the result; the same with and without interruptions.
+//! It walks a table of 64 MiB in a pseudo-random order and mixes every word it meets; the result
+//! depends on every step. Usage: `checkpoint DIRECTORY STEPS`. Prints the result; the same with and
+//! without interruptions.
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -56,7 +58,8 @@ fn run(path: &Path, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
     let failed =
         |error: SnapshotError| format!("checkpointing to {} failed: {error}", path.display());
     let table = pagetide_kernel::own::Mapping::new(WORDS * 8)?;
-    // SAFETY: the mapping is as long, aligned, zeroed, and used through this slice only; the snapshotter reads it while it is protected.
+    // SAFETY: the mapping is as long, aligned, zeroed, and used through this slice only; the
+    // snapshotter reads it while it is protected.
     let words = unsafe { std::slice::from_raw_parts_mut(table.as_ptr().cast::<u64>(), WORDS) };
     if path.exists() {
         let bytes = bytes_of(words);

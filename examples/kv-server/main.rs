@@ -1,10 +1,12 @@
-//! A small key-value server that lives in memory and saves itself every second by a live snapshot, or by `fork` for comparison.
+//! A small key-value server that lives in memory and saves itself every second by a live snapshot,
+//! or by `fork` for comparison.
 //!
-//! `kv-server DIRECTORY PORT snapshot|fork`. The protocol is lines over TCP: `SET KEY VALUE` and `GET KEY` with numbers of up to 64 bits, `SAVED`
-//! for the number of writes that the last complete save holds. Killed at any moment it comes back with that save, lazily.
+//! `kv-server DIRECTORY PORT snapshot|fork`. The protocol is lines over TCP: `SET KEY VALUE` and
+//! `GET KEY` with numbers of up to 64 bits, `SAVED` for the number of writes that the last complete
+//! save holds. Killed at any moment it comes back with that save, lazily.
 //!
-//! The table is an array of slots in one mapping: open addressing, 16 bytes a slot. Word 0 counts writes; it is saved with the rest, so the
-//! save says exactly which writes it has.
+//! The table is an array of slots in one mapping: open addressing, 16 bytes a slot. Word 0 counts
+//! writes; it is saved with the rest, so the save says exactly which writes it has.
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -239,7 +241,8 @@ fn save_by_fork(table: &Table, path: &Path) -> Result<(), Error> {
         if child == 0 {
             let written = write_all(table, path).inspect_err(|error| {
                 let line = format!("error: writing {}: {error}\n", path.display());
-                // Not eprintln!: who held its lock when this was forked will never give it back here.
+                // Not eprintln!: who held its lock when this was forked will never give it back
+                // here.
                 let _ = rustix::io::write(std::io::stderr(), line.as_bytes());
             });
             let code = i32::from(written.is_err());

@@ -1,4 +1,5 @@
-//! Any bytes as a snapshot file. The first two bytes say where the directory of a sealed file begins; 0: the rest is taken as it is.
+//! Any bytes as a snapshot file. The first two bytes say where the directory of a sealed file
+//! begins; 0: the rest is taken as it is.
 #![no_main]
 use libfuzzer_sys::fuzz_target;
 use pagetide_fuzz::exercise::{exercise, seal};

@@ -1,4 +1,5 @@
-//! Everything that reads a snapshot file, given any bytes: it must neither panic nor allocate much more than it was given.
+//! Everything that reads a snapshot file, given any bytes: it must neither panic nor allocate much
+//! more than it was given.
 use std::sync::atomic::AtomicU64;
 
 use pagetide::track::snapshot::format::{END_MAGIC, HEADER_BYTES, MAGIC, TRAILER_BYTES, VERSION};
@@ -41,8 +42,9 @@ pub fn exercise(bytes: &[u8]) {
     }
 }
 
-/// Makes `bytes` a file whose magic, checksums and lengths are right, so that what is behind them is reached: the part from `directory_at` (of the bytes
-/// between header and trailer) is the directory.
+/// Makes `bytes` a file whose magic, checksums and lengths are right, so that what is behind them
+/// is reached: the part from `directory_at` (of the bytes between header and trailer) is the
+/// directory.
 pub fn seal(bytes: &mut Vec<u8>, directory_at: usize) {
     let least = HEADER_BYTES + TRAILER_BYTES;
     if bytes.len() < least {

@@ -1,4 +1,5 @@
-//! A memory cgroup for the peer, of version 1 or 2, set up below this process's own group and taken down.
+//! A memory cgroup for the peer, of version 1 or 2, set up below this process's own group and taken
+//! down.
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ pub struct MemoryGroup {
     unified: bool,
 }
 
-/// The directory of this process's own group in a hierarchy: `memory` of version 1, or the unified one.
+/// The directory of this process's own group in a hierarchy: `memory` of version 1, or the unified
+/// one.
 fn own_group(mount: &Path, is_line: impl Fn(&str) -> bool) -> Option<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let line = groups.lines().find(|line| is_line(line))?;
@@ -72,7 +74,8 @@ impl MemoryGroup {
         if self.unified { 2 } else { 1 }
     }
 
-    /// The most memory the group may hold, page tables and other kernel memory of its processes included.
+    /// The most memory the group may hold, page tables and other kernel memory of its processes
+    /// included.
     pub fn set_limit(&self, bytes: u64) -> Result<()> {
         let name = if self.unified {
             "memory.max"
@@ -105,7 +108,8 @@ impl MemoryGroup {
     }
 }
 
-/// A group of the unified hierarchy whose children may have memory limits: the root, where processes may stay beside them.
+/// A group of the unified hierarchy whose children may have memory limits: the root, where
+/// processes may stay beside them.
 fn unified_parent() -> Result<PathBuf> {
     let root = PathBuf::from("/sys/fs/cgroup");
     let controllers = sysfs::read(root.join("cgroup.controllers")).map_err(|error| {

@@ -36,7 +36,8 @@ pub struct Plan {
     /// Measure kernel swap alone.
     #[arg(long)]
     pub peer_only: bool,
-    /// Also write the results as JSON to this file; `-` writes them to stdout in place of the table.
+    /// Also write the results as JSON to this file; `-` writes them to stdout in place of the
+    /// table.
     #[arg(long)]
     pub json: Option<PathBuf>,
 }
@@ -129,7 +130,8 @@ pub struct Results {
     pub warmup: u64,
     #[allow(missing_docs)]
     pub seed: u64,
-    /// What the peer's group may hold beyond the bound, for the worker's own memory and its page tables.
+    /// What the peer's group may hold beyond the bound, for the worker's own memory and its page
+    /// tables.
     pub peer_allowance_bytes: u64,
     /// Version of the peer's memory cgroup.
     pub cgroup_version: u32,
@@ -164,7 +166,8 @@ impl Ratios {
     }
 }
 
-/// Runs everything in turns. The machine is left changed: call [`undo::all`] afterwards, whatever came out.
+/// Runs everything in turns. The machine is left changed: call [`undo::all`] afterwards, whatever
+/// came out.
 pub fn compare(plan: &Plan) -> Result<Results> {
     if plan.runs == 0 || plan.parameters.accesses == 0 {
         return Err(Error::other(
@@ -199,7 +202,8 @@ pub fn compare(plan: &Plan) -> Result<Results> {
     let mut regions = [("Region, thread", false), ("Region, signal", true)]
         .map(|(name, signal)| (System::new(name.to_owned(), plan.resident), signal));
     for turn in 0..plan.runs {
-        // The same seed within a turn: every system sees the same accesses and must end with the same bytes.
+        // The same seed within a turn: every system sees the same accesses and must end with the
+        // same bytes.
         let parameters = Parameters {
             seed: plan.parameters.seed + turn as u64,
             cgroup: None,

@@ -1,4 +1,5 @@
-//! What the pages hold: half of each is random, the other half zeros or one repeated word, so they compress to about half.
+//! What the pages hold: half of each is random, the other half zeros or one repeated word, so they
+//! compress to about half.
 
 /// Words in a page.
 pub const PAGE_WORDS: usize = 512;
@@ -34,7 +35,8 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What pages hold at first: so many random words each, then zeros or, in every other page, one repeated word.
+/// What pages hold at first: so many random words each, then zeros or, in every other page, one
+/// repeated word.
 #[derive(Debug, Clone, Copy)]
 pub struct Content {
     /// Decides the random words.
@@ -70,7 +72,8 @@ pub fn fill(seed: u64, page: usize, words: &mut [u64]) {
     }
 }
 
-/// How many times the counter word of `page` was counted up; an error names the first word that is not what was written.
+/// How many times the counter word of `page` was counted up; an error names the first word that is
+/// not what was written.
 pub fn verify(seed: u64, page: usize, words: &[u64]) -> Result<u64, String> {
     for (index, &word) in words
         .iter()

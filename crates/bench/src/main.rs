@@ -22,11 +22,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Kernel swap on zram under a memory cgroup against `pagetide run` and a Region: random reads, then writes, every access timed.
+    /// Kernel swap on zram under a memory cgroup against `pagetide run` and a Region: random reads,
+    /// then writes, every access timed.
     FirstNumbers(Plan),
-    /// Paging against kernel swap: a pattern of accesses, each timed as the program sees it, hits included.
+    /// Paging against kernel swap: a pattern of accesses, each timed as the program sees it, hits
+    /// included.
     Paging(paging::Plan),
-    /// Eviction policies on recorded fault traces and on generated ones: misses of FIFO, LRU, CLOCK, S3-FIFO, SIEVE, the pager and MIN.
+    /// Eviction policies on recorded fault traces and on generated ones: misses of FIFO, LRU,
+    /// CLOCK, S3-FIFO, SIEVE, the pager and MIN.
     Policy(policy::Plan),
     /// The process measured by `paging`; prints its times as JSON.
     #[command(hide = true)]
@@ -45,7 +48,8 @@ enum Task {
     Snapshot(track::snapshot::Plan),
     /// Bringing a snapshot back: lazily beside eagerly, and with a working set replayed.
     Restore(track::restore::Plan),
-    /// A large file of which a part is used: ways to keep that part in memory, sparse to dense, cold and warm (the experiment of 2015).
+    /// A large file of which a part is used: ways to keep that part in memory, sparse to dense,
+    /// cold and warm (the experiment of 2015).
     Lock(lock::Plan),
     /// What locking costs a program: STREAM, and a compile job.
     Overhead(lock::overhead::Plan),
@@ -110,7 +114,8 @@ fn main() -> ExitCode {
         Task::ThreadsWorker(task) => lock::threads::work(&task).and_then(|sizes| print(&sizes)),
         Task::StreamWorker(task) => lock::overhead::stream(&task).and_then(|rates| print(&rates)),
     };
-    // A failure while a signal has all undone is the signal's doing, and its exit code counts: that thread ends the process.
+    // A failure while a signal has all undone is the signal's doing, and its exit code counts: that
+    // thread ends the process.
     if result.is_err() && undo::has_begun() {
         std::thread::sleep(std::time::Duration::from_secs(1));
     }

@@ -12,7 +12,8 @@ use crate::zram;
 pub struct KernelSwap {
     group: MemoryGroup,
     resident: u64,
-    /// What the group may hold beyond the resident bound: the worker's own memory, measured, and its page tables.
+    /// What the group may hold beyond the resident bound: the worker's own memory, measured, and
+    /// its page tables.
     pub allowance_bytes: u64,
 }
 
@@ -26,7 +27,8 @@ pub struct PeerRun {
 }
 
 impl KernelSwap {
-    /// Sets up the swap device and the cgroup, and measures the allowance with a small worker that is not limited.
+    /// Sets up the swap device and the cgroup, and measures the allowance with a small worker that
+    /// is not limited.
     pub fn start(parameters: &Parameters, resident: u64) -> Result<KernelSwap> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::new(

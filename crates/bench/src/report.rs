@@ -22,7 +22,8 @@ fn row(out: &mut String, name: &str, kind: &str, times: &Times, held: &str) {
 pub fn table(results: &Results) -> String {
     let machine = &results.machine;
     let mut out = format!(
-        "{} data, {} resident, {} reads then {} writes of random pages, medians of {} runs, times in us\n\
+        "{} data, {} resident, {} reads then {} writes of random pages, medians of {} runs, times \
+         in us\n\
          {}, {} cores, Linux {}, THP {} (off in the workers), clock {}\n\n",
         mib(results.data_bytes),
         mib(results.resident_bytes),

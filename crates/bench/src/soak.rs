@@ -1,4 +1,5 @@
-//! A long run under changing budgets: a verifying program under `pagetide run`, `pagetide limit` from outside, at random.
+//! A long run under changing budgets: a verifying program under `pagetide run`, `pagetide limit`
+//! from outside, at random.
 use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -84,7 +85,8 @@ fn random_budget(random: &mut Random, mib: u64) -> u64 {
     }
 }
 
-/// Asks for a new budget. A child just forked has the agent before it has a control socket: it is given a second for that.
+/// Asks for a new budget. A child just forked has the agent before it has a control socket: it is
+/// given a second for that.
 fn change_limit(pagetide: &Path, pid: u32, budget: u64) -> Result<Output> {
     for _ in 0..5 {
         let output = Command::new(pagetide)

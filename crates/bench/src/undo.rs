@@ -1,8 +1,8 @@
-//! Whatever is changed on the machine is put back: at the end, on an error, on a panic, and on SIGINT, SIGTERM, SIGHUP or
-//! SIGQUIT. Only SIGKILL and a power cut leave something behind.
+//! Whatever is changed on the machine is put back: at the end, on an error, on a panic, and on
+//! SIGINT, SIGTERM, SIGHUP or SIGQUIT. Only SIGKILL and a power cut leave something behind.
 //!
-//! A change and the note of how to undo it are made under one lock, which the undoing takes and never gives back: a change
-//! cannot slip in behind it.
+//! A change and the note of how to undo it are made under one lock, which the undoing takes and
+//! never gives back: a change cannot slip in behind it.
 use std::io::Result;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
@@ -29,7 +29,8 @@ pub fn arm() -> Result<()> {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
-        // The panicking thread may hold the lock only if a step panicked; then there is nothing more to be done.
+        // The panicking thread may hold the lock only if a step panicked; then there is nothing
+        // more to be done.
         if let Ok(steps) = STEPS.try_lock() {
             run(steps);
         }
@@ -46,8 +47,8 @@ pub fn arm() -> Result<()> {
     Ok(())
 }
 
-/// Makes a change with `change`; `undo` will put it back. When the change fails, what it may have done in part is undone
-/// too, so `undo` must bear that nothing was done.
+/// Makes a change with `change`; `undo` will put it back. When the change fails, what it may have
+/// done in part is undone too, so `undo` must bear that nothing was done.
 pub fn change<T>(
     what: &str,
     change: impl FnOnce() -> Result<T>,
@@ -58,7 +59,8 @@ pub fn change<T>(
     change()
 }
 
-/// Puts everything back, latest change first. Says on stderr what could not be; false if anything could not.
+/// Puts everything back, latest change first. Says on stderr what could not be; false if anything
+/// could not.
 pub fn all() -> bool {
     run(steps())
 }
@@ -68,8 +70,8 @@ pub fn mark() -> usize {
     steps().len()
 }
 
-/// Puts back what was changed since `mark`, latest change first, and lets the rest stand. The first failure is returned; the others are
-/// tried nevertheless.
+/// Puts back what was changed since `mark`, latest change first, and lets the rest stand. The first
+/// failure is returned; the others are tried nevertheless.
 pub fn back_to(mark: usize) -> Result<()> {
     let mut steps = steps();
     let mut done = Ok(());

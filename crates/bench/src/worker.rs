@@ -1,5 +1,5 @@
-//! The program that is measured: it maps memory, fills it, and times every single access. It knows of no pager, unless it is
-//! asked to work in a region.
+//! The program that is measured: it maps memory, fills it, and times every single access. It knows
+//! of no pager, unless it is asked to work in a region.
 #![allow(unsafe_code)] // maps anonymous memory and reads it through raw pointers, as any program does
 use std::fs;
 use std::path::PathBuf;
@@ -33,7 +33,8 @@ pub struct Parameters {
     /// A cgroup directory to enter before any memory is used.
     #[arg(long)]
     pub cgroup: Option<PathBuf>,
-    /// Work in a `pagetide::Region` with at most so many bytes resident, rather than in plain memory.
+    /// Work in a `pagetide::Region` with at most so many bytes resident, rather than in plain
+    /// memory.
     #[arg(long)]
     pub region: Option<u64>,
     /// Serve the region's faults in the faulting thread.
@@ -93,7 +94,8 @@ pub struct Findings {
     pub access_seconds: f64,
     #[allow(missing_docs)]
     pub verify_seconds: f64,
-    /// Major faults during the timed accesses (the kernel's swap-ins; a pager's fetches are not among them).
+    /// Major faults during the timed accesses (the kernel's swap-ins; a pager's fetches are not
+    /// among them).
     pub major_faults: u64,
     /// RssAnon before the memory was mapped: the worker's own.
     pub own_bytes: u64,
@@ -161,18 +163,21 @@ impl Memory {
 
     fn word(&self, page: u64, index: usize) -> *mut u64 {
         assert!((page as usize) < self.pages && index < PAGE_WORDS);
-        // SAFETY: the assertion keeps the pointer inside the mapping, which lives as long as the process.
+        // SAFETY: the assertion keeps the pointer inside the mapping, which lives as long as the
+        // process.
         unsafe { self.start.add(page as usize * PAGE_WORDS + index) }
     }
 
     fn page(&mut self, page: usize) -> &mut [u64] {
         let start = self.word(page as u64, 0);
-        // SAFETY: `word` checked the page; `&mut self` makes this the only reference into the mapping.
+        // SAFETY: `word` checked the page; `&mut self` makes this the only reference into the
+        // mapping.
         unsafe { std::slice::from_raw_parts_mut(start, PAGE_WORDS) }
     }
 
     fn read(&self, page: u64, index: usize) -> u64 {
-        // SAFETY: `word` gives a pointer into the mapping; nothing else writes there, the process has one thread.
+        // SAFETY: `word` gives a pointer into the mapping; nothing else writes there, the process
+        // has one thread.
         unsafe { self.word(page, index).read_volatile() }
     }
 

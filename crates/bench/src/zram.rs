@@ -41,7 +41,13 @@ fn free_device() -> Result<(u32, bool)> {
         }
     }
     let number = sysfs::read("/sys/class/zram-control/hot_add").map_err(|error| {
-        Error::new(error.kind(), format!("this kernel has no zram ({error}); try `modprobe zram`, or a kernel with CONFIG_ZRAM"))
+        Error::new(
+            error.kind(),
+            format!(
+                "this kernel has no zram ({error}); try `modprobe zram`, \
+            or a kernel with CONFIG_ZRAM"
+            ),
+        )
     })?;
     number
         .parse()
@@ -49,7 +55,8 @@ fn free_device() -> Result<(u32, bool)> {
         .map_err(Error::other)
 }
 
-/// Sets up a device of `bytes` with LZ4 as swap of the highest priority; returns its name, such as zram0.
+/// Sets up a device of `bytes` with LZ4 as swap of the highest priority; returns its name, such as
+/// zram0.
 pub fn start(bytes: u64) -> Result<String> {
     let (number, added) = free_device()?;
     let device = PathBuf::from(format!("/dev/zram{number}"));
@@ -108,7 +115,8 @@ fn swap_off(device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Sets how many pages the kernel reads ahead from swap (as a power of two), and puts the old value back in the end.
+/// Sets how many pages the kernel reads ahead from swap (as a power of two), and puts the old value
+/// back in the end.
 pub fn set_page_cluster(value: u32) -> Result<()> {
     const PATH: &str = "/proc/sys/vm/page-cluster";
     let before = sysfs::read(PATH)?;

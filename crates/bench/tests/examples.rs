@@ -1,4 +1,5 @@
-//! `examples/kv-server` and `examples/checkpoint` as a user calls them: what they refuse, and that a save which failed is none.
+//! `examples/kv-server` and `examples/checkpoint` as a user calls them: what they refuse, and that
+//! a save which failed is none.
 #[path = "../../cli/tests/support/mod.rs"]
 mod support;
 
@@ -19,7 +20,8 @@ fn example(name: &str) -> PathBuf {
             .parent()
             .unwrap();
         let mut cargo = Command::new(env!("CARGO"));
-        // All of the workspace, so that its packages are built with the features they have for `make test`.
+        // All of the workspace, so that its packages are built with the features they have for
+        // `make test`.
         cargo
             .args(["build", "--quiet", "--workspace"])
             .args(["--example", "kv-server", "--example", "checkpoint"])
@@ -97,7 +99,8 @@ impl Drop for Ended {
     }
 }
 
-/// Its directory goes away: each save fails, the server says so and goes on, and counts none of them. When it is back, the next save succeeds.
+/// Its directory goes away: each save fails, the server says so and goes on, and counts none of
+/// them. When it is back, the next save succeeds.
 #[test]
 fn a_save_by_fork_that_fails_is_told_and_does_not_count() {
     let parent = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! `pagetide-bench lock` as a user calls it, on a file of a mebibyte: what it prints, not how fast it is.
+//! `pagetide-bench lock` as a user calls it, on a file of a mebibyte: what it prints, not how fast
+//! it is.
 use std::path::Path;
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! A program that uses the library, under `pagetide run`: two pagers in one process, each with memory of its own.
+//! A program that uses the library, under `pagetide run`: two pagers in one process, each with
+//! memory of its own.
 #[path = "../../cli/tests/support/mod.rs"]
 mod support;
 
@@ -10,7 +11,8 @@ use support::skip::skipped;
 
 const TIMES: usize = 40;
 
-/// The agent looks for new memory all the time, and a region's is new memory: whoever comes first serves it.
+/// The agent looks for new memory all the time, and a region's is new memory: whoever comes first
+/// serves it.
 #[test]
 fn a_region_keeps_its_memory_from_the_pager_of_its_program() {
     if let Err(reason) = able() {

@@ -1,4 +1,5 @@
-//! `pagetide-bench wp`, `dirty`, `snapshot` and `restore` as a user calls them, on little memory: what they refuse, print and leave behind.
+//! `pagetide-bench wp`, `dirty`, `snapshot` and `restore` as a user calls them, on little memory:
+//! what they refuse, print and leave behind.
 #[path = "../../cli/tests/support/mod.rs"]
 mod support;
 
@@ -131,7 +132,8 @@ fn json_is_one_line_everywhere() {
     assert_eq!(left, 0, "files are left");
 }
 
-/// One write a second: none is due while a snapshot of little memory is taken, half a second after the first.
+/// One write a second: none is due while a snapshot of little memory is taken, half a second after
+/// the first.
 #[test]
 fn where_nothing_was_written_there_is_a_dash_and_null() {
     let directory = tempfile::tempdir().unwrap();
@@ -167,7 +169,8 @@ fn where_nothing_was_written_there_is_a_dash_and_null() {
     assert!(idle["first_write_p50_us"].is_null(), "{idle}");
 }
 
-/// The table is on stdout although the plot, whose directory goes away meanwhile, cannot be written.
+/// The table is on stdout although the plot, whose directory goes away meanwhile, cannot be
+/// written.
 #[test]
 fn a_plot_that_fails_does_not_take_the_table_with_it() {
     let directory = tempfile::tempdir().unwrap();

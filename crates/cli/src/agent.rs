@@ -8,11 +8,12 @@ use crate::program::elf;
 
 /// File name of the agent.
 pub const FILE_NAME: &str = "libpagetide_preload.so";
-/// Environment variable that names the agent's file, for an agent that is not where it is looked for.
+/// Environment variable that names the agent's file, for an agent that is not where it is looked
+/// for.
 pub const VARIABLE: &str = "PAGETIDE_AGENT";
 
-/// Where the agent may be, seen from the directory of this executable: beside it, installed under the same prefix, and (for
-/// test programs) beside cargo's `deps`.
+/// Where the agent may be, seen from the directory of this executable: beside it, installed under
+/// the same prefix, and (for test programs) beside cargo's `deps`.
 const PLACES: [&str; 4] = [".", "../lib/pagetide", "../lib", ".."];
 
 /// The agent's absolute path.
@@ -46,7 +47,8 @@ fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Failu
         return Err(Failure::new(
             Exit::CannotPage,
             format!(
-                "the agent {FILE_NAME} was not found (looked at {}); install it with `make install`, build it with \
+                "the agent {FILE_NAME} was not found (looked at {}); install it with `make \
+                 install`, build it with \
                  `cargo build --release -p pagetide-preload`, or name its file in {VARIABLE}",
                 looked.join(", ")
             ),
@@ -56,7 +58,8 @@ fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Failu
         return Err(Failure::new(
             Exit::CannotPage,
             format!(
-                "'{}' is not a shared library of this machine's kind, so it is not the agent {FILE_NAME}; name its file in {VARIABLE}, or unset that",
+                "'{}' is not a shared library of this machine's kind, so it is not the agent \
+                 {FILE_NAME}; name its file in {VARIABLE}, or unset that",
                 agent.display()
             ),
         ));
@@ -70,7 +73,8 @@ fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Failu
         return Err(Failure::new(
             Exit::CannotPage,
             format!(
-                "the agent's path '{}' has a space, ':' or '$', which LD_PRELOAD cannot hold; move it, or name a copy in {VARIABLE}",
+                "the agent's path '{}' has a space, ':' or '$', which LD_PRELOAD cannot hold; \
+                 move it, or name a copy in {VARIABLE}",
                 agent.display()
             ),
         ));

@@ -123,7 +123,9 @@ fn pid(text: &str) -> Result<u32, String> {
     number
         .filter(|pid| (1..=i32::MAX as u32).contains(pid))
         .ok_or_else(|| {
-            "expected a process ID, a number such as 4711; `pagetide ps` lists those of governed processes".to_owned()
+            "expected a process ID, a number such as 4711; `pagetide ps` lists those of governed \
+             processes"
+                .to_owned()
         })
 }
 
@@ -149,11 +151,14 @@ const LOCK_ABOUT: &str = "\
 Keep the pages of files in memory, from the moment anyone touches them.
 
 On fault (the usual mode) nothing is read: a page is locked once some process has brought it into the page cache, \
-looked for ten times a second. With --mode now everything is read and locked first. The locks end with the command. \
-Files that are not yours, nor writable for you, are locked with --mode now only. What a file grows by, and files that come later, are not covered.
+looked for ten times a second. With --mode now everything is read and locked first. The locks end \
+with the command. \
+Files that are not yours, nor writable for you, are locked with --mode now only. What a file \
+grows by, and files that come later, are not covered.
 
 What --access reads ahead of those who touch the file: adaptive, parts that are touched densely or in order; sequential, 2 MiB \
-and more after every touch; random and normal, nothing beyond what the toucher's own system calls read.";
+and more after every touch; random and normal, nothing beyond what the toucher's own system calls \
+read.";
 
 /// Options of `lock`.
 #[derive(Debug, Args)]
@@ -164,10 +169,12 @@ pub struct Lock {
     /// What to read ahead of those who touch the files
     #[arg(long, value_enum, default_value = "adaptive")]
     pub access: LockAccess,
-    /// This part of each file: OFFSET:LENGTH, such as 0:64M; the offset a multiple of 4096. Files below directories that end before it are passed over
+    /// This part of each file: OFFSET:LENGTH, such as 0:64M; the offset a multiple of 4096. Files
+    /// below directories that end before it are passed over
     #[arg(long, value_name = "OFF:LEN", value_parser = crate::commands::lock::parts::parse_range)]
     pub range: Option<(u64, u64)>,
-    /// Go on in the background once everything is set up, and print the process ID. Until it is ended: not together with --for
+    /// Go on in the background once everything is set up, and print the process ID. Until it is
+    /// ended: not together with --for
     #[arg(long, conflicts_with = "hold_for")]
     pub daemon: bool,
     /// End after this time: 30 (seconds), 500ms, 1.5s, 10m, 2h, 1d. Not together with --daemon
@@ -219,25 +226,30 @@ pub struct Run {
     /// Most bytes resident: 256M, 1.5G, or a share of the memory available to this process
     #[arg(long, value_name = "SIZE", default_value = "75%")]
     pub resident: Size,
-    /// Where pages go that are not resident: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET, memcached://HOST,HOST ... (docs/stores.md)
+    /// Where pages go that are not resident: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET,
+    /// memcached://HOST,HOST ... (docs/stores.md)
     #[arg(long, value_name = "URI", default_value = "ram:")]
     pub store: String,
     /// At exit, write one JSON object a process to FILE, or to stdout for -
     #[arg(long, value_name = "FILE|-")]
     pub stats: Option<PathBuf>,
-    /// Govern only mappings larger than SIZE, such as a virtual machine's memory; the rest stays as it is
+    /// Govern only mappings larger than SIZE, such as a virtual machine's memory; the rest stays as
+    /// it is
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub only_mappings_over: Option<u64>,
-    /// Instead of a budget: the program's memory never goes to swap. on-fault locks it as it is touched, now all of it, reservations and stacks included
+    /// Instead of a budget: the program's memory never goes to swap. on-fault locks it as it is
+    /// touched, now all of it, reservations and stacks included
     #[arg(long, value_enum, value_name = "WHEN", conflicts_with_all = ["resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over"])]
     pub lock: Option<LockMode>,
     /// Say nothing on stderr except errors
     #[arg(long, short)]
     pub quiet: bool,
-    /// At exit, draw resident memory against the budget and the fault rate over time to FILE, as SVG
+    /// At exit, draw resident memory against the budget and the fault rate over time to FILE, as
+    /// SVG
     #[arg(long, value_name = "FILE.svg|-")]
     pub plot: Option<PathBuf>,
-    /// Record the faults of the program, not of processes it starts, to FILE for `pagetide bench policy`; at most 16 Mi of them
+    /// Record the faults of the program, not of processes it starts, to FILE for `pagetide bench
+    /// policy`; at most 16 Mi of them
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Which pages go first: s3fifo (pages that come back soon are kept longer) or fifo

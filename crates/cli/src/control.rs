@@ -13,11 +13,13 @@ const REPLY_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The socket cannot be reached, or went silent.
-    #[error("no answer ({cause}) on its control socket {0}; it may be stopped or have just ended", cause = why(.1))]
+    #[error("no answer ({cause}) on its control socket {0}; it may be stopped or have just \
+        ended", cause = why(.1))]
     Silent(String, std::io::Error),
     /// Something else than a reply came back.
     #[error(
-        "its answer is not understood ({0}); launcher and program may run different versions of Pagetide"
+        "its answer is not understood ({0}); launcher and program may run different versions of \
+         Pagetide"
     )]
     Garbled(String),
     /// The process said no.

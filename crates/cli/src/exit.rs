@@ -9,19 +9,24 @@ pub const OF_PROCESSES: &str =
 pub const OF_DOCTOR: &str =
     "Exit codes: 0 run works fully; 1 it works, degraded; 2 wrong arguments; 3 it does not work.";
 /// Those of `snapshot` and what is below it.
-pub const OF_SNAPSHOTS: &str = "Exit codes: 0 done; 1 diff: pages differ, or the two cannot be compared; 2 wrong arguments; \
-     4 a file cannot be opened, is no snapshot or is not whole, or stdout or the result of merge cannot be written; 5 a block of a file is damaged. Of several failures the highest code counts.";
+pub const OF_SNAPSHOTS: &str = "Exit codes: 0 done; 1 diff: pages differ, or the two cannot be \
+    compared; 2 wrong arguments; \
+     4 a file cannot be opened, is no snapshot or is not whole, or stdout or the result of merge \
+     cannot be written; 5 a block of a file is damaged. Of several failures the highest code \
+     counts.";
 /// Those of `store` and what is below it.
 pub const OF_STORES: &str =
     "Exit codes: 0 done; 2 wrong arguments; 4 the store or its server cannot be reached or used.";
 /// Those of `lock`.
-pub const OF_LOCK: &str = "Exit codes: 0 done, or ended by a signal; 1 it could not be done; 2 wrong arguments; \
+pub const OF_LOCK: &str = "Exit codes: 0 done, or ended by a signal; 1 it could not be done; 2 \
+    wrong arguments; \
      3 memory cannot be locked, the message has the fix; 4 a file cannot be opened or read.";
 /// Those of `residency`.
 pub const OF_RESIDENCY: &str =
     "Exit codes: 0 done; 2 wrong arguments; 4 a file cannot be opened or looked at.";
 /// Those of `locks`.
-pub const OF_LOCKS: &str = "Exit codes: 0 done; 1 there is no such process; 2 wrong arguments; 3 its memory may not be looked at.";
+pub const OF_LOCKS: &str = "Exit codes: 0 done; 1 there is no such process; 2 wrong arguments; 3 \
+    its memory may not be looked at.";
 
 /// Why the command ended, where it was not the governed program that said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +34,8 @@ pub const OF_LOCKS: &str = "Exit codes: 0 done; 1 there is no such process; 2 wr
 pub enum Exit {
     /// Everything was done.
     Ok = 0,
-    /// It could not be done, by the commands that ask a process; `doctor`: `run` works, degraded; `snapshot diff`: pages differ.
+    /// It could not be done, by the commands that ask a process; `doctor`: `run` works, degraded;
+    /// `snapshot diff`: pages differ.
     Failed = 1,
     /// A wrong argument.
     Usage = 2,
@@ -37,7 +43,8 @@ pub enum Exit {
     CannotPage = 3,
     /// The store, its server or a file cannot be opened.
     Store = 4,
-    /// Bytes the program wrote were lost, or the budget could not be held, and it was ended for it; a block of a snapshot is damaged.
+    /// Bytes the program wrote were lost, or the budget could not be held, and it was ended for it;
+    /// a block of a snapshot is damaged.
     DataLost = 5,
     /// The program was found and may not be executed.
     NotExecutable = 126,
@@ -50,12 +57,14 @@ impl Exit {
         (Exit::Ok, "done (run: the program exited with 0)"),
         (
             Exit::Failed,
-            "ps, stat, limit, top, locks: could not be done; doctor: run works, degraded; snapshot diff: pages differ",
+            "ps, stat, limit, top, locks: could not be done; doctor: run works, degraded; \
+             snapshot diff: pages differ",
         ),
         (Exit::Usage, "wrong arguments"),
         (
             Exit::CannotPage,
-            "this system or this program cannot be paged, locked or looked at; the message has the fix",
+            "this system or this program cannot be paged, locked or looked at; the message has \
+             the fix",
         ),
         (
             Exit::Store,

@@ -13,8 +13,8 @@ pub struct Situation {
 }
 
 impl Situation {
-    /// This process's situation. What a container is called does not matter, only whether sysctls can be set from inside: not
-    /// where `/proc/sys` is mounted read-only, nor in a user namespace.
+    /// This process's situation. What a container is called does not matter, only whether sysctls
+    /// can be set from inside: not where `/proc/sys` is mounted read-only, nor in a user namespace.
     pub fn detect() -> Situation {
         use rustix::fs::{StatVfsMountFlags, statvfs};
         let read_only =
@@ -44,14 +44,17 @@ impl Situation {
         let sysctl = "sysctl -w vm.unprivileged_userfaultfd=1";
         if self.container {
             return format!(
-                "on the host: {}; and start the container with --security-opt seccomp=unconfined (or a profile that allows \
-                 userfaultfd), or with --device /dev/userfaultfd after chmod 0666 /dev/userfaultfd on the host",
+                "on the host: {}; and start the container with --security-opt seccomp=unconfined \
+                 (or a profile that allows \
+                 userfaultfd), or with --device /dev/userfaultfd after chmod 0666 \
+                 /dev/userfaultfd on the host",
                 self.as_root(sysctl)
             );
         }
         match openings.device {
             Err(Errno::ACCESS | Errno::PERM) => format!(
-                "{} (until the next boot; to keep it: echo 'KERNEL==\"userfaultfd\", MODE=\"0666\"' | {})",
+                "{} (until the next boot; to keep it: echo 'KERNEL==\"userfaultfd\", \
+                 MODE=\"0666\"' | {})",
                 self.as_root("chmod 0666 /dev/userfaultfd"),
                 self.as_root("tee /etc/udev/rules.d/99-userfaultfd.rules"),
             ),
@@ -71,7 +74,8 @@ impl Situation {
             return "start the container with --ulimit memlock=-1 or --cap-add IPC_LOCK".into();
         }
         format!(
-            "{} (this shell and what it starts; to keep it: a line '* - memlock unlimited' in /etc/security/limits.d/pagetide.conf)",
+            "{} (this shell and what it starts; to keep it: a line '* - memlock unlimited' in \
+             /etc/security/limits.d/pagetide.conf)",
             self.as_root("prlimit --pid $$ --memlock=unlimited")
         )
     }
@@ -85,7 +89,8 @@ pub fn no_userfaultfd(openings: &Openings) -> String {
             .map_or("works".to_owned(), |errno| errno.to_string())
     };
     format!(
-        "page faults cannot be served: userfaultfd cannot be opened for faults taken in the kernel (/dev/userfaultfd: {}; \
+        "page faults cannot be served: userfaultfd cannot be opened for faults taken in the \
+         kernel (/dev/userfaultfd: {}; \
          system call: {})\n  fix: {}\n  see: pagetide doctor",
         said(openings.device),
         said(openings.syscall),

@@ -58,8 +58,8 @@ pub fn any_alive(run: &Path) -> bool {
     !living(run).is_empty()
 }
 
-/// Every living governed process this user may see and name: processes of other PID namespaces have numbers that mean nothing, or others, here.
-/// Directories of runs that are over are removed.
+/// Every living governed process this user may see and name: processes of other PID namespaces have
+/// numbers that mean nothing, or others, here. Directories of runs that are over are removed.
 pub fn all() -> Vec<Governed> {
     let bases = rundir::bases();
     let mut found = Vec::new();
@@ -96,7 +96,8 @@ impl Governed {
     }
 }
 
-/// The living governed processes of the run that launcher `pid` began; `None` if it is no launcher this user may see.
+/// The living governed processes of the run that launcher `pid` began; `None` if it is no launcher
+/// this user may see.
 pub fn of_launcher(pid: u32) -> Option<Vec<Governed>> {
     if !is_launcher(pid) {
         return None;
@@ -109,7 +110,8 @@ pub fn of_launcher(pid: u32) -> Option<Vec<Governed>> {
     Some(found)
 }
 
-/// Whether `pid` is the process that started a pager at `started_ns`, not a later one with the same number.
+/// Whether `pid` is the process that started a pager at `started_ns`, not a later one with the same
+/// number.
 fn has_process(pid: u32, started_ns: u64) -> bool {
     // A clock tick is the grain of the kernel's start times.
     const GRAIN_NS: u64 = 20_000_000;
@@ -121,7 +123,8 @@ fn has_process(pid: u32, started_ns: u64) -> bool {
     else {
         return false;
     };
-    // A process whose first thread has ended before the others looks like one that is over, but for its other threads.
+    // A process whose first thread has ended before the others looks like one that is over, but for
+    // its other threads.
     let is_over = state == 'X' || state == 'Z' && threads <= 1;
     !is_over && start_ns <= started_ns.saturating_add(GRAIN_NS)
 }
@@ -162,7 +165,8 @@ pub fn stat(pid: u32) -> Option<Stat> {
     })
 }
 
-/// State, threads and start time in ticks from the text of `/proc/PID/stat`. The command's name may hold spaces and parentheses.
+/// State, threads and start time in ticks from the text of `/proc/PID/stat`. The command's name may
+/// hold spaces and parentheses.
 fn parse_stat(stat: &str) -> Option<(char, u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?.chars().next()?;

@@ -1,5 +1,6 @@
-//! Whether the process that made a file lives, by the lock it holds on it: that tells of processes in other PID namespaces, too, whose numbers say
-//! nothing here, and a process that got the number of one that is gone is not taken for it.
+//! Whether the process that made a file lives, by the lock it holds on it: that tells of processes
+//! in other PID namespaces, too, whose numbers say nothing here, and a process that got the number
+//! of one that is gone is not taken for it.
 use std::fs::File;
 use std::os::fd::AsFd;
 
@@ -11,7 +12,8 @@ pub fn hold(file: &File) {
     let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
 }
 
-/// Whether somebody holds `file`; `None` where that cannot be told. Asking does not make others believe that it is held.
+/// Whether somebody holds `file`; `None` where that cannot be told. Asking does not make others
+/// believe that it is held.
 pub fn is_held(file: impl AsFd) -> Option<bool> {
     match flock(&file, FlockOperation::NonBlockingLockShared) {
         Err(Errno::WOULDBLOCK) => Some(true),

@@ -1,8 +1,9 @@
 //! Reading a process's ledger file: the counters of its pager, which outlive it.
 //!
-//! The file is copied, not mapped: its owner may cut it short at any time, which would end a reader of a mapping with SIGBUS,
-//! and root reads other users' files.
-// `Ledger` has to be filled from bytes, which no safe interface offers; the two blocks below do only that.
+//! The file is copied, not mapped: its owner may cut it short at any time, which would end a reader
+//! of a mapping with SIGBUS, and root reads other users' files.
+// `Ledger` has to be filled from bytes, which no safe interface offers; the two blocks below do
+// only that.
 #![allow(unsafe_code)]
 use std::fs::{File, OpenOptions};
 use std::mem::MaybeUninit;
@@ -65,8 +66,8 @@ impl Reader {
 
     fn read_file(&mut self, file: &File) -> Option<Reading> {
         let ledger: *mut Ledger = &mut *self.0;
-        // SAFETY: the ledger is borrowed mutably for as long as the slice lives, has exactly this size, is initialised, and
-        // takes any bytes: it is integers only.
+        // SAFETY: the ledger is borrowed mutably for as long as the slice lives, has exactly this
+        // size, is initialised, and takes any bytes: it is integers only.
         let bytes = unsafe { std::slice::from_raw_parts_mut(ledger.cast::<u8>(), Ledger::SIZE) };
         file.read_exact_at(bytes, 0).ok()?;
         let ledger = &*self.0;

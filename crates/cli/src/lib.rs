@@ -1,8 +1,10 @@
-//! The `pagetide` command: run a program in a fixed amount of memory, watch it, change its budget, and examine the system.
+//! The `pagetide` command: run a program in a fixed amount of memory, watch it, change its budget,
+//! and examine the system.
 //!
-//! [`args`] declares the command line, [`exit`] the exit codes. `run` is [`launch`]; what it needs to know first is in
-//! [`program`], [`agent`] and [`memory`]. What runs already is found by [`governed`] in the directories of [`rundir`], read
-//! from [`ledger_file`] and spoken to by [`control`].
+//! [`args`] declares the command line, [`exit`] the exit codes. `run` is [`launch`]; what it needs
+//! to know first is in
+//! [`program`], [`agent`] and [`memory`]. What runs already is found by [`governed`] in the
+//! directories of [`rundir`], read from [`ledger_file`] and spoken to by [`control`].
 #![deny(unsafe_code)]
 
 pub mod agent;

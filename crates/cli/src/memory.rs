@@ -1,4 +1,5 @@
-//! The memory available to a process: what the machine has free, and what each memory cgroup above the process still allows.
+//! The memory available to a process: what the machine has free, and what each memory cgroup above
+//! the process still allows.
 //!
 //! The parsing is pure text in, numbers out; [`available_to`] only reads the files.
 use std::fs;
@@ -20,7 +21,8 @@ impl Allowance {
     }
 }
 
-/// Where a process stands in a memory cgroup hierarchy, as directories from its own up to the hierarchy's mount point.
+/// Where a process stands in a memory cgroup hierarchy, as directories from its own up to the
+/// hierarchy's mount point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ancestry {
     /// Version 2 (unified) or version 1.
@@ -54,7 +56,8 @@ pub fn field(text: &str, key: &str) -> Option<u64> {
     })
 }
 
-/// The memory cgroup directories of a process, from the texts of its `/proc/PID/cgroup` and of `/proc/self/mountinfo`.
+/// The memory cgroup directories of a process, from the texts of its `/proc/PID/cgroup` and of
+/// `/proc/self/mountinfo`.
 pub fn ancestries(cgroup: &str, mountinfo: &str) -> Vec<Ancestry> {
     let mut found = Vec::new();
     for line in cgroup.lines() {
@@ -81,7 +84,8 @@ pub fn ancestries(cgroup: &str, mountinfo: &str) -> Vec<Ancestry> {
     found
 }
 
-/// Root and mount point of a mount of the wanted cgroup hierarchy, if this line of mountinfo is one.
+/// Root and mount point of a mount of the wanted cgroup hierarchy, if this line of mountinfo is
+/// one.
 fn cgroup_mount(line: &str, unified: bool) -> Option<(String, PathBuf)> {
     let (place, kind) = line.split_once(" - ")?;
     let mut kind = kind.split(' ');
@@ -106,8 +110,8 @@ fn unescape(text: &str) -> String {
         .replace("\\134", "\\")
 }
 
-/// From the cgroup at `path` up to the mount point. In a container the mount shows the subtree under `root` only; a path outside
-/// it (a sibling namespace) is answered by the mount point alone.
+/// From the cgroup at `path` up to the mount point. In a container the mount shows the subtree
+/// under `root` only; a path outside it (a sibling namespace) is answered by the mount point alone.
 fn directories(path: &str, root: &str, mount_point: &Path) -> Vec<PathBuf> {
     let below = if root == "/" {
         path
@@ -133,7 +137,8 @@ pub fn limit(text: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|bytes| *bytes < 1 << 62)
 }
 
-/// The allowance of a cgroup from the texts of its files: each limit (hard, and for version 2 the throttling one), use, and stat.
+/// The allowance of a cgroup from the texts of its files: each limit (hard, and for version 2 the
+/// throttling one), use, and stat.
 pub fn allowance(limits: &[Option<String>], usage: &str, stat: &str) -> Option<Allowance> {
     let limit_bytes = limits
         .iter()
@@ -180,7 +185,8 @@ pub fn limited_groups(pid: &str) -> Vec<LimitedGroup> {
     groups
 }
 
-/// Bytes of memory available to process `pid` (`self` works): the least of `MemAvailable` and what its cgroups leave.
+/// Bytes of memory available to process `pid` (`self` works): the least of `MemAvailable` and what
+/// its cgroups leave.
 pub fn available_to(pid: &str) -> u64 {
     let machine = fs::read_to_string("/proc/meminfo")
         .ok()

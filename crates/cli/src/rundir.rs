@@ -1,8 +1,9 @@
 //! The private directories in which launcher, agents and observers meet.
 //!
-//! A user's base directory is `$XDG_RUNTIME_DIR/pagetide`, else `/tmp/pagetide-UID`. In it is one `run-PID` per launcher, and in
-//! that, per governed process, `PID.sock` and `PID-START.stats`, or `PID.refused` when the agent could not start, and
-//! `PID.ungoverned` when that was in a descendant, which then runs on without it.
+//! A user's base directory is `$XDG_RUNTIME_DIR/pagetide`, else `/tmp/pagetide-UID`. In it is one
+//! `run-PID` per launcher, and in that, per governed process, `PID.sock` and `PID-START.stats`, or
+//! `PID.refused` when the agent could not start, and `PID.ungoverned` when that was in a
+//! descendant, which then runs on without it.
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
@@ -35,7 +36,11 @@ pub fn base() -> Result<PathBuf, Failure> {
     make_private(&path).map_err(|why| {
         Failure::new(
             Exit::CannotPage,
-            format!("{}: {why}; it holds Pagetide's sockets and must be a directory of yours with mode 0700", path.display()),
+            format!(
+                "{}: {why}; it holds Pagetide's sockets and must be a directory of yours with \
+                mode 0700",
+                path.display()
+            ),
         )
     })?;
     Ok(path)
@@ -113,8 +118,8 @@ impl RunDir {
 }
 
 impl Drop for RunDir {
-    /// Governed processes that outlive the launcher (daemons) keep the directory: their forks need it, and `ps` finds them
-    /// there. Whoever cleans up after them removes it.
+    /// Governed processes that outlive the launcher (daemons) keep the directory: their forks need
+    /// it, and `ps` finds them there. Whoever cleans up after them removes it.
     fn drop(&mut self) {
         if !governed::any_alive(&self.path) {
             let _ = fs::remove_dir_all(&self.path);
@@ -137,7 +142,8 @@ pub fn runs(base: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Removes this user's run directories in which neither the launcher nor any governed process lives.
+/// Removes this user's run directories in which neither the launcher nor any governed process
+/// lives.
 pub fn clean_stale(base: &Path) {
     for run in runs(base) {
         let name = run
@@ -159,8 +165,8 @@ pub fn clean_stale(base: &Path) {
     }
 }
 
-/// Base directories to look for runs in: this user's, and for root everybody's. Those that are not what they should be (links,
-/// directories of a user other than their name says) are left out.
+/// Base directories to look for runs in: this user's, and for root everybody's. Those that are not
+/// what they should be (links, directories of a user other than their name says) are left out.
 pub fn bases() -> Vec<PathBuf> {
     let uid = geteuid();
     let mut found = Vec::new();

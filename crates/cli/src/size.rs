@@ -1,11 +1,13 @@
-//! Sizes as people write and read them: `256M`, `1.5G`, `25%`, plain bytes; powers of 1024 throughout.
+//! Sizes as people write and read them: `256M`, `1.5G`, `25%`, plain bytes; powers of 1024
+//! throughout.
 use std::fmt;
 use std::str::FromStr;
 
 /// The unit of paging, in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-const EXPECTED: &str = "a size such as 256M, 1.5G or 1073741824 (bytes; K, M, G and T are powers of 1024), \
+const EXPECTED: &str = "a size such as 256M, 1.5G or 1073741824 (bytes; K, M, G and T are powers \
+    of 1024), \
                         or a share of the available memory such as 25%";
 
 /// A resident budget as given on the command line.
@@ -28,7 +30,8 @@ pub enum SizeError {
     Malformed(String),
     /// Less than one page.
     #[error(
-        "'{0}' is less than one page ({PAGE_BYTES} bytes); expected one page or more, such as 4K or 256M"
+        "'{0}' is less than one page ({PAGE_BYTES} bytes); expected one page or more, such as 4K \
+         or 256M"
     )]
     BelowPage(String),
     /// More than 64 bits of bytes.
@@ -40,7 +43,8 @@ pub enum SizeError {
 }
 
 impl Size {
-    /// The whole pages in this size, in bytes, where `available` bytes are what a share is of. At least one page.
+    /// The whole pages in this size, in bytes, where `available` bytes are what a share is of. At
+    /// least one page.
     pub fn resolve(self, available: u64) -> u64 {
         let bytes = match self {
             Size::Bytes(bytes) => bytes,
@@ -52,7 +56,8 @@ impl Size {
     }
 }
 
-/// Splits a decimal number into its digits and the power of ten they are over; `None` if it is not one.
+/// Splits a decimal number into its digits and the power of ten they are over; `None` if it is not
+/// one.
 fn decimal(text: &str) -> Option<(u128, u128)> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits = format!("{whole}{fraction}");

@@ -1,4 +1,5 @@
-//! The budget is a bound: what the kernel counts as resident stays under it, at every moment and while the budget changes.
+//! The budget is a bound: what the kernel counts as resident stays under it, at every moment and
+//! while the budget changes.
 mod support;
 
 use std::process::Command;
@@ -65,8 +66,9 @@ bounded! {
     munmap_whole read_write_buffers static_arrays two_threads_one_page
 }
 
-/// Threads that all get memory from the C library's own `mmap` at once outrun the pager for a moment where other processes keep the processors busy: see
-/// docs/limits-and-contract.md. The full run shows by how much.
+/// Threads that all get memory from the C library's own `mmap` at once outrun the pager for a
+/// moment where other processes keep the processors busy: see docs/limits-and-contract.md. The full
+/// run shows by how much.
 #[test]
 fn threads_come_and_go() {
     if is_full() {
@@ -165,7 +167,8 @@ fn limits_at_random_while_threads_fork_and_map() {
         } else {
             (1 + (random >> 24) % 64) << 20
         };
-        // A child just forked has the agent before it has a control socket: it is given a second for that.
+        // A child just forked has the agent before it has a control socket: it is given a second
+        // for that.
         let ask = || {
             let words = ["limit".to_owned(), pid.to_string(), budget.to_string()];
             run(Command::new(&binary).args(words), Duration::from_secs(60))

@@ -306,7 +306,8 @@ fn a_limit_on_file_sizes_kills_nobody_but_the_program() {
     });
 }
 
-/// Interrupted while its program runs, the demonstration takes that with it: `finish` waits for whoever holds its output.
+/// Interrupted while its program runs, the demonstration takes that with it: `finish` waits for
+/// whoever holds its output.
 #[test]
 fn an_interrupted_demonstration_ends_its_program() {
     where_able("an_interrupted_demonstration_ends_its_program", || {

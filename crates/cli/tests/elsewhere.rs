@@ -1,4 +1,5 @@
-//! Processes of a run that are where the launcher cannot follow: under another user, in another PID namespace.
+//! Processes of a run that are where the launcher cannot follow: under another user, in another PID
+//! namespace.
 mod support;
 
 use std::os::unix::fs::PermissionsExt;
@@ -68,7 +69,8 @@ impl Place {
     }
 }
 
-/// What containers begin with: root gives up its privileges and executes the program in its own place.
+/// What containers begin with: root gives up its privileges and executes the program in its own
+/// place.
 #[test]
 fn a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_says_so_once() {
     let name =
@@ -110,7 +112,8 @@ fn a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_say
     assert_eq!(outcome.stdout_text(), format!("{nobody}\n"));
 }
 
-/// What has another number inside than outside leaves no trace, and is not taken for a process with its number.
+/// What has another number inside than outside leaves no trace, and is not taken for a process with
+/// its number.
 #[test]
 fn processes_of_another_pid_namespace_leave_no_ghosts() {
     let name = "processes_of_another_pid_namespace_leave_no_ghosts";
@@ -139,7 +142,8 @@ fn processes_of_another_pid_namespace_leave_no_ghosts() {
     }
     outcome.expect_code(0);
     let said = outcome.stdout_text();
-    // Seen from inside: the shell that is the first process there, and not `unshare`, which is outside.
+    // Seen from inside: the shell that is the first process there, and not `unshare`, which is
+    // outside.
     assert!(
         said.contains("\"pid\":1,") && !said.contains("\"command\":\"unshare"),
         "{}",

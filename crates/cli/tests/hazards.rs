@@ -1,5 +1,5 @@
-//! Everything programs do to their memory: one C program a hazard, run natively (which proves the program) and then
-//! under a budget so small that nearly everything is evicted all the time.
+//! Everything programs do to their memory: one C program a hazard, run natively (which proves the
+//! program) and then under a budget so small that nearly everything is evicted all the time.
 mod support;
 
 use std::process::Command;
@@ -37,7 +37,8 @@ fn inherited_descriptors() -> usize {
         .count()
 }
 
-/// Enough to have nearly everything evicted at the budget used here; the programs take 64 MiB by themselves.
+/// Enough to have nearly everything evicted at the budget used here; the programs take 64 MiB by
+/// themselves.
 const MIB_SHORT: &str = "16";
 
 fn prepare(command: &mut Command) -> &mut Command {
@@ -193,7 +194,8 @@ fn smallest_budget_through_fork() {
     }
 }
 
-/// The store is slow, and the budget small: some page is being emptied in place nearly all the time.
+/// The store is slow, and the budget small: some page is being emptied in place nearly all the
+/// time.
 #[test]
 fn given_up_while_emptied() {
     let slow = |us: u32| format!("fault:put-delay-us={us}:ram:");
@@ -203,7 +205,8 @@ fn given_up_while_emptied() {
     }
 }
 
-/// The agent's threads take none of the loader's locks, which the C library handles as in a process of a single thread.
+/// The agent's threads take none of the loader's locks, which the C library handles as in a process
+/// of a single thread.
 #[test]
 fn lookups_watched() {
     let compiled = |name, extra: &[&str]| {
@@ -291,7 +294,8 @@ under_mask! {
 }
 
 under_mask! {
-    /// Kernels before 5.15: of several events under way, the first that is over seems to be the last.
+    /// Kernels before 5.15: of several events under way, the first that is over seems to be the
+    /// last.
     without_event_count "event-count,move":
     fork_verify give_up_without_pause given_up_while_emptied madvise_dontneed madvise_free_rewritten malloc_patterns
     memory_calls_at_random remap_races threads_come_and_go
@@ -318,7 +322,8 @@ with_file! {
     setuid_drop sigkill_child stop_continue two_threads_one_page
 }
 
-/// Every C program of these tests in every way it is compiled: who runs them on a system without a compiler has them made by this.
+/// Every C program of these tests in every way it is compiled: who runs them on a system without a
+/// compiler has them made by this.
 #[test]
 fn every_program_compiles() {
     let plain = ["hazards", "programs"].map(|folder| (folder, c_programs(folder)));

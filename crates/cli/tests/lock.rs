@@ -383,7 +383,8 @@ fn stacks_and_reservations_do_not_become_resident() {
     let (native, _) = resident(&mut Command::new(&program));
     let mut command = pagetide(&["run", "--lock", "on-fault", "--"]);
     let (rss, locked) = resident(command.arg(&program));
-    // 64 stacks of 8 MiB and 1 GiB without access are charged, and 2 MiB of growth is not a blow-up.
+    // 64 stacks of 8 MiB and 1 GiB without access are charged, and 2 MiB of growth is not a
+    // blow-up.
     assert!(locked > 1 << 20, "VmLck {locked} KiB");
     assert!(rss < native + 2048, "{rss} KiB against {native} KiB");
 }

@@ -1,7 +1,8 @@
 //! Real programs at a quarter of the memory they use by themselves, with byte-identical results.
 //!
-//! Each is run natively first, which measures the peak of its anonymous memory. Sizes are a sixteenth of the full ones
-//! unless `PAGETIDE_TESTS_FULL` is set, and half of that where `PAGETIDE_TESTS_TIME_SCALE` says that the system is slow.
+//! Each is run natively first, which measures the peak of its anonymous memory. Sizes are a
+//! sixteenth of the full ones unless `PAGETIDE_TESTS_FULL` is set, and half of that where
+//! `PAGETIDE_TESTS_TIME_SCALE` says that the system is slow.
 mod support;
 
 use std::ffi::OsString;
@@ -29,7 +30,8 @@ fn scaled(full: u64) -> u64 {
     }
 }
 
-/// What a program gets of its peak: a quarter. An emulated processor takes minutes for what it then misses, and gets half.
+/// What a program gets of its peak: a quarter. An emulated processor takes minutes for what it then
+/// misses, and gets half.
 fn share(peak: u64) -> u64 {
     if is_slow() { peak / 2 } else { peak / 4 }
 }

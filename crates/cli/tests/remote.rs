@@ -1,4 +1,5 @@
-//! Programs whose pages are on a server: the same bytes whatever happens to the server, or an end that says why.
+//! Programs whose pages are on a server: the same bytes whatever happens to the server, or an end
+//! that says why.
 #[path = "../../store/tests/behaviour/servers.rs"]
 #[allow(dead_code)] // shared with the tests of the store
 mod servers;
@@ -216,7 +217,8 @@ fn a_server_that_stands_still_is_not_noticed() {
     program.finish(LIMIT).expect_code(0);
 }
 
-/// The program must end with a signal or exit code 5, and a message with a cause; never with a wrong word.
+/// The program must end with a signal or exit code 5, and a message with a cause; never with a
+/// wrong word.
 fn ends_loudly(program: Running, cause: &str) {
     let outcome = program.finish(LIMIT);
     let said = outcome.stderr_text();
@@ -378,7 +380,8 @@ fn operators_can_look_and_measure() {
     );
 }
 
-/// A virtual machine whose memory is on a server boots, is shrunk to 180 pages and grown back, and every byte of it verifies.
+/// A virtual machine whose memory is on a server boots, is shrunk to 180 pages and grown back, and
+/// every byte of it verifies.
 #[test]
 fn a_virtual_machine() {
     if !support::skip::is_full() {

@@ -1,4 +1,5 @@
-//! Programs that no agent is loaded into are named at the end, whatever started them, and no others.
+//! Programs that no agent is loaded into are named at the end, whatever started them, and no
+//! others.
 mod support;
 
 use std::path::{Path, PathBuf};
@@ -189,7 +190,8 @@ fn many_starts_are_one_line() {
     });
 }
 
-/// What another launcher governs is its own to tell of; what dies before it has an agent is no matter of static linking.
+/// What another launcher governs is its own to tell of; what dies before it has an agent is no
+/// matter of static linking.
 #[test]
 fn what_another_launcher_governs_or_dies_at_once_is_not_named() {
     with_static(

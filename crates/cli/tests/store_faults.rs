@@ -1,4 +1,5 @@
-//! When the store fails: what can be mended is, what cannot is said, and nothing ever reads as zeros or as other bytes.
+//! When the store fails: what can be mended is, what cannot is said, and nothing ever reads as
+//! zeros or as other bytes.
 mod support;
 
 use std::time::Duration;
@@ -57,7 +58,8 @@ fn unnoticed(kernel: Kernel, uri: &str) {
     }
 }
 
-/// The program must end with a signal or exit code 5 and a message that names the page; never with a wrong word.
+/// The program must end with a signal or exit code 5 and a message that names the page; never with
+/// a wrong word.
 fn lost_loudly(kernel: Kernel, uri: &str) {
     if let Some(outcome) = with_store(kernel, uri, "four_threads", "32") {
         let said = outcome.stderr_text();
@@ -101,7 +103,8 @@ fn held_or_ended(kernel: Kernel, uri: &str) {
     }
 }
 
-/// The program waits for a page more than its budget, and is ended after the ten seconds that docs/failure-modes.md states.
+/// The program waits for a page more than its budget, and is ended after the ten seconds that
+/// docs/failure-modes.md states.
 fn ended_in_time(kernel: Kernel, uri: &str) {
     if let Some(outcome) = with_store(kernel, uri, "four_threads", "64") {
         outcome
@@ -152,7 +155,8 @@ fn slow() {
     unnoticed(Kernel::AsItIs, uri);
 }
 
-/// A store that takes some pages and refuses others takes pages: it may go on so for longer than it may refuse them all.
+/// A store that takes some pages and refuses others takes pages: it may go on so for longer than it
+/// may refuse them all.
 #[test]
 fn writes_that_fail_now_and_then_in_place() {
     let uri = "fault:put-fail-after=500,put-fail-every=4,put-delay-us=1000:ram:";

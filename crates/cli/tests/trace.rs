@@ -1,4 +1,5 @@
-//! `run --trace` records the faults of the program, and says what is wrong with a file it cannot write.
+//! `run --trace` records the faults of the program, and says what is wrong with a file it cannot
+//! write.
 mod support;
 
 use std::collections::HashSet;

@@ -1,4 +1,5 @@
-//! What must be untouched by `pagetide run`: exit code, signals, standard streams, working directory; and what it says when it cannot run.
+//! What must be untouched by `pagetide run`: exit code, signals, standard streams, working
+//! directory; and what it says when it cannot run.
 mod support;
 
 use std::process::Command;
@@ -342,7 +343,8 @@ fn a_run_inside_a_run_has_its_own_budget() {
     });
 }
 
-/// What the agent cannot live with is refused before the program starts, with the line that mends it.
+/// What the agent cannot live with is refused before the program starts, with the line that mends
+/// it.
 #[test]
 fn limits_too_small_for_the_agent_are_exit_3_with_the_fix() {
     where_able(
@@ -368,7 +370,8 @@ fn limits_too_small_for_the_agent_are_exit_3_with_the_fix() {
     );
 }
 
-/// Pagetide's own memory does not count as data: neither a limit from before nor one set by the program is in the way.
+/// Pagetide's own memory does not count as data: neither a limit from before nor one set by the
+/// program is in the way.
 #[test]
 fn a_limit_on_data_is_the_programs_own() {
     where_forking("a_limit_on_data_is_the_programs_own", || {
@@ -407,8 +410,9 @@ fn a_descendant_that_cannot_be_governed_runs_without() {
             "{}",
             outcome.describe()
         );
-        // Too little for the ledger, not for the agent; and too little for the agent. What stands in the way is put into words by a thread of
-        // the agent's, which must leave the C library's locks as they were: `echo` takes one.
+        // Too little for the ledger, not for the agent; and too little for the agent. What stands
+        // in the way is put into words by a thread of the agent's, which must leave the C library's
+        // locks as they were: `echo` takes one.
         for (limit, said) in [("-f 1", "in no statistics"), ("-n 8", "was not governed")] {
             let script = format!("(ulimit {limit}; exec /bin/echo ran); exit 4");
             let mut command = governed(&["--resident", "4M"], "bash");

@@ -1,10 +1,12 @@
 //! Catching the one `clone` system call inside the C library's `fork`.
 //!
-//! A forked child's copy of registered memory is not registered: until the child has a pager of its own, a missing page
-//! there reads as zeros. The C library touches the heap right after the system call returns in the child (it unlocks malloc's arenas and
-//! runs `pthread_atfork` handlers), long before a wrapper around `fork` sees the child. So the wrapper must stand at the system call.
-//! Syscall User Dispatch (5.11; see the kernel's admin guide) does that for one thread and one call, without privilege: system calls
-//! made outside our own text raise SIGSYS, whose handler makes the call itself and can work before and after it.
+//! A forked child's copy of registered memory is not registered: until the child has a pager of its
+//! own, a missing page there reads as zeros. The C library touches the heap right after the system
+//! call returns in the child (it unlocks malloc's arenas and runs `pthread_atfork` handlers), long
+//! before a wrapper around `fork` sees the child. So the wrapper must stand at the system call.
+//! Syscall User Dispatch (5.11; see the kernel's admin guide) does that for one thread and one
+//! call, without privilege: system calls made outside our own text raise SIGSYS, whose handler
+//! makes the call itself and can work before and after it.
 use std::arch::{asm, global_asm};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
@@ -78,7 +80,8 @@ pub trait AroundFork: Sync {
     fn child(&self);
 }
 
-/// Carries a `&dyn AroundFork` to the handler, with the saved SIGSYS disposition and the thread it is for.
+/// Carries a `&dyn AroundFork` to the handler, with the saved SIGSYS disposition and the thread it
+/// is for.
 struct Context<'a> {
     around: &'a dyn AroundFork,
     tid: usize,
@@ -86,7 +89,8 @@ struct Context<'a> {
 }
 
 static CONTEXT: AtomicPtr<Context<'static>> = AtomicPtr::new(std::ptr::null_mut());
-/// Read by the kernel at each system call of the dispatched thread: 1 raises SIGSYS, 0 lets the call through.
+/// Read by the kernel at each system call of the dispatched thread: 1 raises SIGSYS, 0 lets the
+/// call through.
 static SELECTOR: AtomicU8 = AtomicU8::new(0);
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
@@ -95,7 +99,8 @@ fn gettid() -> usize {
     unsafe { syscall6(SYS_GETTID, [0; 6]) as usize }
 }
 
-/// Makes one forking system call with `around` about it; for callers that hold the arguments themselves.
+/// Makes one forking system call with `around` about it; for callers that hold the arguments
+/// themselves.
 ///
 /// # Safety
 /// `number` and `args` are a `fork` or a `clone` without `CLONE_VM` and without a new stack.
@@ -113,12 +118,13 @@ pub unsafe fn forking_call(around: &dyn AroundFork, number: usize, args: [usize;
     result
 }
 
-/// Runs `action`, which forks through the C library on this thread, with `around` about the forking system call itself.
-/// Returns what `action` returned, in the parent and, if it got there, in the child; an error if the dispatch cannot be set up.
+/// Runs `action`, which forks through the C library on this thread, with `around` about the forking
+/// system call itself. Returns what `action` returned, in the parent and, if it got there, in the
+/// child; an error if the dispatch cannot be set up.
 ///
 /// # Safety
-/// Calls must not overlap: the caller holds a lock of its own from before until after, in parent and child alike. `action` makes
-/// no other use of SIGSYS.
+/// Calls must not overlap: the caller holds a lock of its own from before until after, in parent
+/// and child alike. `action` makes no other use of SIGSYS.
 pub unsafe fn with_forks_caught<R>(
     around: &dyn AroundFork,
     action: impl FnOnce() -> R,
@@ -139,7 +145,8 @@ pub unsafe fn with_forks_caught<R>(
     crate::thread::set_signal_mask(mask & !SIGSYS_BIT);
     CONTEXT.store((&raw mut context).cast(), Ordering::Release);
     let (text, text_len) = crate::thread::own_text();
-    // SAFETY: installs a handler whose code and restorer live in this library for good, saving the one before.
+    // SAFETY: installs a handler whose code and restorer live in this library for good, saving the
+    // one before.
     let installed = unsafe {
         syscall6(
             SYS_RT_SIGACTION,
@@ -153,7 +160,8 @@ pub unsafe fn with_forks_caught<R>(
             ],
         )
     };
-    // SAFETY: from here system calls of this thread outside our text go to the handler just installed.
+    // SAFETY: from here system calls of this thread outside our text go to the handler just
+    // installed.
     let on = unsafe {
         syscall6(
             SYS_PRCTL,
@@ -174,7 +182,8 @@ pub unsafe fn with_forks_caught<R>(
         Err(Errno::from_raw_os_error(-on.min(installed) as i32))
     };
     SELECTOR.store(0, Ordering::SeqCst);
-    // SAFETY: ends the dispatch (a no-op in a child, which does not inherit it) and restores the disposition; both are made from our text.
+    // SAFETY: ends the dispatch (a no-op in a child, which does not inherit it) and restores the
+    // disposition; both are made from our text.
     unsafe {
         syscall6(SYS_PRCTL, [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]);
         syscall6(
@@ -201,8 +210,8 @@ extern "C" fn on_sigsys(
     ucontext: *mut libc::ucontext_t,
 ) {
     let context = CONTEXT.load(Ordering::Acquire);
-    // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler; the context is set and cleared around the dispatch by the
-    // thread it names, on whose stack it lives.
+    // SAFETY: the kernel passes valid pointers to an SA_SIGINFO handler; the context is set and
+    // cleared around the dispatch by the thread it names, on whose stack it lives.
     unsafe {
         let ours = !context.is_null()
             && (*info).si_code == SYS_USER_DISPATCH
@@ -217,7 +226,8 @@ extern "C" fn on_sigsys(
     }
 }
 
-/// A SIGSYS that is not ours (a seccomp filter's, say, on another thread): the program's own handler gets it.
+/// A SIGSYS that is not ours (a seccomp filter's, say, on another thread): the program's own
+/// handler gets it.
 ///
 /// # Safety
 /// Arguments as the kernel passed them.
@@ -230,7 +240,8 @@ unsafe fn chain(
     if context.is_null() {
         return;
     }
-    // SAFETY: the context outlives the dispatch; a disposition other than default or ignore is a function of the matching type.
+    // SAFETY: the context outlives the dispatch; a disposition other than default or ignore is a
+    // function of the matching type.
     unsafe {
         let saved = (*context).saved;
         match saved.handler {
@@ -264,7 +275,8 @@ fn dispatch(context: &Context<'_>, ucontext: &mut libc::ucontext_t) {
         number == SYS_FORK || number == SYS_CLONE && args[0] & CLONE_VM == 0 && args[1] == 0;
     let result = if forks {
         FORKS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: checked to be a plain fork. The child returns from this handler as the parent does, on its copy of the stack.
+        // SAFETY: checked to be a plain fork. The child returns from this handler as the parent
+        // does, on its copy of the stack.
         unsafe { forking_call(context.around, number, args) }
     } else if number == SYS_RT_SIGPROCMASK {
         change_saved_mask(args, ucontext)
@@ -275,8 +287,9 @@ fn dispatch(context: &Context<'_>, ucontext: &mut libc::ucontext_t) {
     ucontext.uc_mcontext.gregs[REG_RAX as usize] = result as i64;
 }
 
-/// `rt_sigprocmask` applied to the mask the handler returns to, leaving SIGSYS open: a blocked SIGSYS would end the process at the next
-/// dispatched call. `fork` blocks all signals around its system call, which is why this matters.
+/// `rt_sigprocmask` applied to the mask the handler returns to, leaving SIGSYS open: a blocked
+/// SIGSYS would end the process at the next dispatched call. `fork` blocks all signals around its
+/// system call, which is why this matters.
 fn change_saved_mask(args: [usize; 6], ucontext: &mut libc::ucontext_t) -> isize {
     const EINVAL: isize = -22;
     let [how, new, old, size, ..] = args;
@@ -284,8 +297,8 @@ fn change_saved_mask(args: [usize; 6], ucontext: &mut libc::ucontext_t) -> isize
         return EINVAL;
     }
     let mask: *mut u64 = (&raw mut ucontext.uc_sigmask).cast();
-    // SAFETY: `uc_sigmask` starts with the kernel's 64-bit mask; `new` and `old` are the C library's own pointers (this runs only inside
-    // its fork), null or valid.
+    // SAFETY: `uc_sigmask` starts with the kernel's 64-bit mask; `new` and `old` are the C
+    // library's own pointers (this runs only inside its fork), null or valid.
     unsafe {
         let current = mask.read();
         if new != 0 {

@@ -1,8 +1,9 @@
-//! The kernel contract: what Pagetide asks of Linux, in one place, with the preconditions the kernel does not check.
+//! The kernel contract: what Pagetide asks of Linux, in one place, with the preconditions the
+//! kernel does not check.
 //!
-//! Everything here makes system calls directly (rustix's `linux_raw` back-end), so errors are return values: no `errno`,
-//! no thread-local state, no allocation unless a function says so. The pager relies on that, because its threads run
-//! inside arbitrary programs.
+//! Everything here makes system calls directly (rustix's `linux_raw` back-end), so errors are
+//! return values: no `errno`, no thread-local state, no allocation unless a function says so. The
+//! pager relies on that, because its threads run inside arbitrary programs.
 #![warn(missing_docs)]
 
 pub mod fork;

@@ -15,7 +15,8 @@ pub struct LockLimits {
 }
 
 impl LockLimits {
-    /// Of this process, now. Where `/proc/self/status` cannot be read, nothing is in use and there is no capability.
+    /// Of this process, now. Where `/proc/self/status` cannot be read, nothing is in use and there
+    /// is no capability.
     pub fn read() -> LockLimits {
         LockLimits::try_read().unwrap_or_else(|_| LockLimits::from_status(""))
     }

@@ -41,7 +41,8 @@ impl Maps {
         crate::procfs::open_self(c"/proc/self/maps").map(Maps::of)
     }
 
-    /// As [`Maps::open`], for a thread whose table of descriptors is not that of [`procfs::keep`](crate::procfs::keep): by its absolute path.
+    /// As [`Maps::open`], for a thread whose table of descriptors is not that of
+    /// [`procfs::keep`](crate::procfs::keep): by its absolute path.
     pub fn open_by_path() -> Result<Maps, Errno> {
         use rustix::fs::{CWD, Mode, OFlags, openat};
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
@@ -55,11 +56,13 @@ impl Maps {
         }
     }
 
-    /// Calls `visit` with every mapping in address order. The list is consistent within a page of text, not as a whole.
+    /// Calls `visit` with every mapping in address order. The list is consistent within a page of
+    /// text, not as a whole.
     pub fn for_each(&mut self, mut visit: impl FnMut(Mapping)) -> Result<(), Errno> {
         seek(&self.file, SeekFrom::Start(0))?;
         let mut held = 0;
-        // A line longer than the buffer (a very long path) is cut; its head says all we need, its tail is skipped.
+        // A line longer than the buffer (a very long path) is cut; its head says all we need, its
+        // tail is skipped.
         let mut skipping = false;
         loop {
             let count = match read(&self.file, &mut self.buffer[held..]) {

@@ -1,7 +1,9 @@
-//! Kernel features treated as absent although the kernel has them, so that the ways that older kernels take can be taken on any.
+//! Kernel features treated as absent although the kernel has them, so that the ways that older
+//! kernels take can be taken on any.
 //!
-//! A setting for tests: `PAGETIDE_MASK` holds names of [`NAMES`], separated by commas. It is read once, before the first question to the
-//! kernel; whatever asks for a masked feature gets the answer of a kernel that never had it.
+//! A setting for tests: `PAGETIDE_MASK` holds names of [`NAMES`], separated by commas. It is read
+//! once, before the first question to the kernel; whatever asks for a masked feature gets the
+//! answer of a kernel that never had it.
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
@@ -116,8 +118,9 @@ impl Mask {
 const UNREAD: u32 = u32::MAX;
 static IN_FORCE: AtomicU32 = AtomicU32::new(UNREAD);
 
-/// The mask in force. The first call reads the environment, and allocates; [`read`] can be called early for that. Words that name
-/// nothing are passed over here: whoever can refuse them asks [`check_environment`].
+/// The mask in force. The first call reads the environment, and allocates; [`read`] can be called
+/// early for that. Words that name nothing are passed over here: whoever can refuse them asks
+/// [`check_environment`].
 pub fn in_force() -> Mask {
     match IN_FORCE.load(Ordering::Relaxed) {
         UNREAD => read(),
@@ -125,7 +128,8 @@ pub fn in_force() -> Mask {
     }
 }
 
-/// Reads the environment, on a thread that may allocate. A child that is forked later keeps what was read.
+/// Reads the environment, on a thread that may allocate. A child that is forked later keeps what
+/// was read.
 pub fn read() -> Mask {
     let text = std::env::var(VARIABLE).unwrap_or_default();
     let words = text.split(',').filter_map(|word| Mask::parse(word).ok());

@@ -1,5 +1,5 @@
-//! Advice about memory of the program's: emptying it, making it writable in fact, keeping it out of forked children; and reading
-//! it whatever its protection.
+//! Advice about memory of the program's: emptying it, making it writable in fact, keeping it out of
+//! forked children; and reading it whatever its protection.
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
 
@@ -31,7 +31,8 @@ fn madvise(range: PageRange, advice: usize) -> Result<(), Errno> {
     }
 }
 
-/// Empties `range`: its pages are gone, and missing when next touched. On a userfaultfd with remove events this waits until the event is read.
+/// Empties `range`: its pages are gone, and missing when next touched. On a userfaultfd with remove
+/// events this waits until the event is read.
 ///
 /// # Safety
 /// The bytes of `range` are stored elsewhere, and are put back when they are next touched.
@@ -44,9 +45,11 @@ pub fn make_exclusive(range: PageRange) -> Result<(), Errno> {
     madvise(range, MADV_POPULATE_WRITE)
 }
 
-/// Takes the range out of the kernel's merging of equal pages, which drops write protection unseen. Where the kernel does not merge nothing is done.
+/// Takes the range out of the kernel's merging of equal pages, which drops write protection unseen.
+/// Where the kernel does not merge nothing is done.
 pub fn unmerge(range: PageRange) {
-    // SAFETY: changes no byte; pages that were shared with others of the same contents become the process's own.
+    // SAFETY: changes no byte; pages that were shared with others of the same contents become the
+    // process's own.
     let _ = unsafe {
         rustix::mm::madvise(
             range.address() as *mut _,
@@ -56,8 +59,8 @@ pub fn unmerge(range: PageRange) {
     };
 }
 
-/// Faults `range` in for reading, as an access by this thread would. Where an access would end in a signal, this is an error (`EFAULT`, or
-/// `EHWPOISON`), and the pages before are present.
+/// Faults `range` in for reading, as an access by this thread would. Where an access would end in a
+/// signal, this is an error (`EFAULT`, or `EHWPOISON`), and the pages before are present.
 ///
 /// Before 5.14 a byte of each page is copied by a system call.
 pub fn populate(range: PageRange) -> Result<(), Errno> {
@@ -90,12 +93,12 @@ fn read_a_byte_of_each(range: PageRange) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the mappings of `range` read-only, or readable and writable. Errors are the kernel's; `ENOMEM` also where the process would have more
-/// mappings than `vm.max_map_count`.
+/// Makes the mappings of `range` read-only, or readable and writable. Errors are the kernel's;
+/// `ENOMEM` also where the process would have more mappings than `vm.max_map_count`.
 ///
 /// # Safety
-/// The program's threads that write to `range` while it is read-only get SIGSEGV; the caller answers for what they make of it. `range` was
-/// readable and writable before.
+/// The program's threads that write to `range` while it is read-only get SIGSEGV; the caller
+/// answers for what they make of it. `range` was readable and writable before.
 pub unsafe fn set_writable(range: PageRange, writable: bool) -> Result<(), Errno> {
     const SYS_MPROTECT: usize = 10;
     const READ: usize = 1;
@@ -113,7 +116,8 @@ pub unsafe fn set_writable(range: PageRange, writable: bool) -> Result<(), Errno
     }
 }
 
-/// Leaves `range` out of forked children, or ends that. Parts of `range` that are not mapped are passed over.
+/// Leaves `range` out of forked children, or ends that. Parts of `range` that are not mapped are
+/// passed over.
 pub fn set_inherited(range: PageRange, inherited: bool) -> Result<(), Errno> {
     match madvise(
         range,
@@ -128,7 +132,8 @@ pub fn set_inherited(range: PageRange, inherited: bool) -> Result<(), Errno> {
     }
 }
 
-/// Drops many scattered ranges in one call: one flush of the translation caches for all (`process_madvise` on oneself, 6.13).
+/// Drops many scattered ranges in one call: one flush of the translation caches for all
+/// (`process_madvise` on oneself, 6.13).
 #[derive(Debug)]
 pub struct BatchDropper {
     pidfd: OwnedFd,
@@ -220,8 +225,9 @@ impl BatchDropper {
     }
 }
 
-/// Reads pages of this process whatever their protection (`/proc/self/mem`). Where that cannot be opened, which a process that gave up its
-/// privileges may not, those alone that it could read itself.
+/// Reads pages of this process whatever their protection (`/proc/self/mem`). Where that cannot be
+/// opened, which a process that gave up its privileges may not, those alone that it could read
+/// itself.
 #[derive(Debug)]
 pub struct OwnMemory(Option<OwnedFd>);
 
@@ -231,8 +237,8 @@ impl OwnMemory {
         OwnMemory(crate::procfs::open_self(c"/proc/self/mem").ok())
     }
 
-    /// Copies the bytes of the pages from `first` on, each into the room for it; returns how many, up to the first that is not mapped or may
-    /// not be read.
+    /// Copies the bytes of the pages from `first` on, each into the room for it; returns how many,
+    /// up to the first that is not mapped or may not be read.
     ///
     /// # Panics
     /// If a room is not as large as a page.
@@ -255,7 +261,8 @@ fn read_as_the_process(first: PageNumber, rooms: &mut [IoSliceMut<'_>]) -> Resul
     read_own(rooms, &[from])
 }
 
-/// `process_vm_readv` on oneself, which asks for no privilege: the number of bytes up to the first that cannot be read.
+/// `process_vm_readv` on oneself, which asks for no privilege: the number of bytes up to the first
+/// that cannot be read.
 fn read_own(rooms: &mut [IoSliceMut<'_>], from: &[Span]) -> Result<usize, Errno> {
     const SYS_PROCESS_VM_READV: usize = 310;
     let args = [
@@ -266,7 +273,8 @@ fn read_own(rooms: &mut [IoSliceMut<'_>], from: &[Span]) -> Result<usize, Errno>
         from.len(),
         0,
     ];
-    // SAFETY: `IoSliceMut` is an iovec by its definition; the kernel writes to the rooms alone, which are exclusive, and checks what it reads.
+    // SAFETY: `IoSliceMut` is an iovec by its definition; the kernel writes to the rooms alone,
+    // which are exclusive, and checks what it reads.
     match unsafe { syscall6(SYS_PROCESS_VM_READV, args) } {
         read if read >= 0 => Ok(read as usize),
         error => Err(Errno::from_raw_os_error(-error as i32)),
@@ -281,8 +289,8 @@ pub fn kill_self() -> ! {
     }
 }
 
-/// Asks the kernel to start writing `len` bytes from `offset` of the file behind `fd` to its disk, without waiting (`sync_file_range`). A
-/// hint: errors do not matter.
+/// Asks the kernel to start writing `len` bytes from `offset` of the file behind `fd` to its disk,
+/// without waiting (`sync_file_range`). A hint: errors do not matter.
 pub fn start_writing(fd: std::os::fd::RawFd, offset: u64, len: u64) {
     const SYS_SYNC_FILE_RANGE: usize = 277;
     const WRITE: usize = 2;

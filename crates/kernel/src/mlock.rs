@@ -1,6 +1,8 @@
-//! Locking: the `mlock` family, the advice that goes with it, and `memfd_secret`, as bare system calls with their own errors.
+//! Locking: the `mlock` family, the advice that goes with it, and `memfd_secret`, as bare system
+//! calls with their own errors.
 //!
-//! Locking changes no byte and breaks no reference, so these functions are safe whatever the address; a wrong one is an errno.
+//! Locking changes no byte and breaks no reference, so these functions are safe whatever the
+//! address; a wrong one is an errno.
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -30,7 +32,8 @@ pub const MCL_FUTURE: u32 = 2;
 pub const MCL_ONFAULT: u32 = 4;
 
 fn plain(number: usize, args: [usize; 6]) -> Result<(), Errno> {
-    // SAFETY: only reached from this file, with calls that lock, unlock or give harmless advice; none changes a byte of memory.
+    // SAFETY: only reached from this file, with calls that lock, unlock or give harmless advice;
+    // none changes a byte of memory.
     match unsafe { syscall6(number, args) } {
         0.. => Ok(()),
         error => Err(Errno::from_raw_os_error(-error as i32)),
@@ -43,13 +46,15 @@ pub fn mlock2(address: usize, len: usize, flags: u32) -> Result<(), Errno> {
         return plain(SYS_MLOCK, [address, len, 0, 0, 0, 0]);
     }
     match plain(SYS_MLOCK2, [address, len, flags as usize, 0, 0, 0]) {
-        // Before 5.18 the kernel looks for present pages once it has locked everything, and says ENOMEM of memory without access.
+        // Before 5.18 the kernel looks for present pages once it has locked everything, and says
+        // ENOMEM of memory without access.
         Err(Errno::NOMEM) if flags == MLOCK_ONFAULT && is_locked(address, len) => Ok(()),
         result => result,
     }
 }
 
-/// Whether all of `address..address + len` lies in locked mappings; no where the kernel's list cannot be read.
+/// Whether all of `address..address + len` lies in locked mappings; no where the kernel's list
+/// cannot be read.
 fn is_locked(address: usize, len: usize) -> bool {
     let Some(end) = address.checked_add(len) else {
         return false;
@@ -76,11 +81,12 @@ pub fn mlockall(flags: u32) -> Result<(), Errno> {
     plain(SYS_MLOCKALL, [flags as usize, 0, 0, 0, 0, 0])
 }
 
-/// `mremap(2)`, with all five arguments: the C library's reads the fifth with `MREMAP_DONTUNMAP` too, where callers that know it for `MREMAP_FIXED` only
-/// leave whatever was in the register.
+/// `mremap(2)`, with all five arguments: the C library's reads the fifth with `MREMAP_DONTUNMAP`
+/// too, where callers that know it for `MREMAP_FIXED` only leave whatever was in the register.
 ///
 /// # Safety
-/// As `mremap`: nothing uses the old range any more (unless it grows in place), nor what was mapped at `to` with `MREMAP_FIXED`.
+/// As `mremap`: nothing uses the old range any more (unless it grows in place), nor what was mapped
+/// at `to` with `MREMAP_FIXED`.
 pub unsafe fn mremap(
     address: usize,
     old_len: usize,
@@ -101,8 +107,9 @@ pub fn munlockall() -> Result<(), Errno> {
     plain(SYS_MUNLOCKALL, [0; 6])
 }
 
-/// Whether every page from `address`, which must be a multiple of the page size, to `address + len` is mapped: `msync(MS_ASYNC)`, which does
-/// no work since 2.6.19 but says ENOMEM where there is a hole.
+/// Whether every page from `address`, which must be a multiple of the page size, to `address + len`
+/// is mapped: `msync(MS_ASYNC)`, which does no work since 2.6.19 but says ENOMEM where there is a
+/// hole.
 pub fn is_mapped(address: usize, len: usize) -> bool {
     const MS_ASYNC: usize = 1;
     plain(SYS_MSYNC, [address, len, MS_ASYNC, 0, 0, 0]).is_ok()
@@ -128,8 +135,9 @@ pub fn mapped_head(range: PageRange) -> PageRange {
     head(pages)
 }
 
-/// Whether any of `range` may be locked: the kernel refuses to call such memory cold. It also refuses `hugetlb` and device memory, and before 5.4 everything.
-/// What is not locked is aged by the question.
+/// Whether any of `range` may be locked: the kernel refuses to call such memory cold. It also
+/// refuses `hugetlb` and device memory, and before 5.4 everything. What is not locked is aged by
+/// the question.
 pub fn may_be_locked(range: PageRange) -> bool {
     hint(range, Hint::Cold) == Err(Errno::INVAL)
 }
@@ -166,7 +174,8 @@ pub fn hint(range: PageRange, hint: Hint) -> Result<(), Errno> {
     plain(SYS_MADVISE, args)
 }
 
-/// Gives locked pages of private memory back and keeps the lock: `MADV_DONTNEED_LOCKED` (5.18). The next touch finds zeros (or the file's bytes).
+/// Gives locked pages of private memory back and keeps the lock: `MADV_DONTNEED_LOCKED` (5.18). The
+/// next touch finds zeros (or the file's bytes).
 ///
 /// # Safety
 /// Nothing relies on the bytes of `range` any more, and no reference into it lives.
@@ -196,7 +205,8 @@ struct Span {
 /// The most ranges in one [`will_need_all`].
 pub const SPANS_MAX: usize = 256;
 
-/// Starts reading many scattered ranges in one call: `process_madvise(MADV_WILLNEED)` on this process (5.10). At most [`SPANS_MAX`].
+/// Starts reading many scattered ranges in one call: `process_madvise(MADV_WILLNEED)` on this
+/// process (5.10). At most [`SPANS_MAX`].
 ///
 /// Returns when the reads are queued, so many are in flight at once. Before 5.10, one call a range.
 pub fn will_need_all(this_process: &OwnedFd, ranges: &[PageRange]) -> Result<(), Errno> {
@@ -247,7 +257,8 @@ pub fn this_process() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// `memfd_secret(2)` (5.14; some kernels need `secretmem.enable=1`): memory that even the kernel does not map.
+/// `memfd_secret(2)` (5.14; some kernels need `secretmem.enable=1`): memory that even the kernel
+/// does not map.
 pub fn memfd_secret() -> Result<OwnedFd, Errno> {
     const O_CLOEXEC: usize = 0o2000000;
     // SAFETY: makes a descriptor, nothing else.

@@ -1,4 +1,5 @@
-//! Memory that belongs to Pagetide itself, and the list of it, so that a pager over a whole process never pages its own.
+//! Memory that belongs to Pagetide itself, and the list of it, so that a pager over a whole process
+//! never pages its own.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
@@ -76,7 +77,8 @@ pub fn overlapping(range: PageRange, mut visit: impl FnMut(PageRange)) {
     }
 }
 
-/// Anonymous memory of Pagetide's own: excluded from every pager, left out of core dumps, unmapped on drop.
+/// Anonymous memory of Pagetide's own: excluded from every pager, left out of core dumps, unmapped
+/// on drop.
 #[derive(Debug)]
 pub struct Mapping {
     address: usize,
@@ -86,8 +88,9 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps `len` bytes (rounded up to pages) of zeros, readable and writable, charged only as they are touched. Where address space was set
-    /// aside ([`arena`]), they come from there, and `RLIMIT_DATA` does not count them.
+    /// Maps `len` bytes (rounded up to pages) of zeros, readable and writable, charged only as they
+    /// are touched. Where address space was set aside ([`arena`]), they come from there, and
+    /// `RLIMIT_DATA` does not count them.
     pub fn new(len: usize) -> Result<Mapping, Errno> {
         Mapping::with(
             len,
@@ -197,11 +200,13 @@ impl Drop for Mapping {
 
 /// Address space set aside once, from which all later mappings come.
 ///
-/// Inside an unmodified program this matters twice over: memory mapped and only then put on the list could be taken by the pager in
-/// between, and a mapping at a place of the kernel's choice could land where the program has just made room for its own.
+/// Inside an unmodified program this matters twice over: memory mapped and only then put on the
+/// list could be taken by the pager in between, and a mapping at a place of the kernel's choice
+/// could land where the program has just made room for its own.
 ///
-/// Pieces in use are mapped as stacks are (`MAP_GROWSDOWN`): private, so that a forked child has its own, and yet not what `RLIMIT_DATA` counts. A
-/// program may lower that limit to little more than it uses itself, and the pager's tables must not be what exceeds it. They never grow: what
+/// Pieces in use are mapped as stacks are (`MAP_GROWSDOWN`): private, so that a forked child has
+/// its own, and yet not what `RLIMIT_DATA` counts. A program may lower that limit to little more
+/// than it uses itself, and the pager's tables must not be what exceeds it. They never grow: what
 /// lies below each of them is mapped, too.
 pub mod arena {
     use rustix::mm::{MprotectFlags, mprotect};
@@ -210,7 +215,8 @@ pub mod arena {
     use crate::sync::Lock;
 
     const FREE_LIST: usize = 256;
-    /// Never given out: mapped and no stack, so that the lowest piece does not grow where the program touches what is not its own.
+    /// Never given out: mapped and no stack, so that the lowest piece does not grow where the
+    /// program touches what is not its own.
     const FOOT: usize = crate::page::PAGE_SIZE;
 
     struct Arena {
@@ -245,7 +251,8 @@ pub mod arena {
         f(unsafe { &mut *ARENA.arena.get() })
     }
 
-    /// Sets aside up to `len` bytes of address space, or as much of it (halving) as there is; at least `least`.
+    /// Sets aside up to `len` bytes of address space, or as much of it (halving) as there is; at
+    /// least `least`.
     pub fn set_aside(len: usize, least: usize) -> Result<(), Errno> {
         let mut len = PageRange::covering(0, len).bytes();
         let mapping = loop {
@@ -266,7 +273,8 @@ pub mod arena {
         Ok(())
     }
 
-    /// A piece of `len` bytes, without access and zeroed when opened; `None` if nothing was set aside.
+    /// A piece of `len` bytes, without access and zeroed when opened; `None` if nothing was set
+    /// aside.
     pub(super) fn take(len: usize) -> Result<Option<usize>, Errno> {
         with(|arena| {
             if arena.len == 0 {
@@ -292,8 +300,8 @@ pub mod arena {
         // SAFETY: the piece was taken from the arena just now: it is ours, and nobody uses it yet.
         let mapped = unsafe { mmap_anonymous(address as *mut _, len, protection, flags) };
         if mapped.is_err() {
-            // A process beyond its RLIMIT_AS may map nothing, not even in the place of something as long. It may still change rights; the
-            // piece then counts as data.
+            // A process beyond its RLIMIT_AS may map nothing, not even in the place of something as
+            // long. It may still change rights; the piece then counts as data.
             let rights = MprotectFlags::READ | MprotectFlags::WRITE;
             // SAFETY: as above.
             unsafe { mprotect(address as *mut _, len, rights) }?;

@@ -1,11 +1,13 @@
-//! Page numbers and ranges of pages: types of their own, so that a page, a byte count and an index cannot be swapped.
+//! Page numbers and ranges of pages: types of their own, so that a page, a byte count and an index
+//! cannot be swapped.
 
 /// Bits of an address below the page number.
 pub const PAGE_SHIFT: u32 = 12;
 /// Bytes in the OS page.
 pub const PAGE_SIZE: usize = 1 << PAGE_SHIFT;
 
-/// The number of a page of this process's address space: its address shifted right by [`PAGE_SHIFT`].
+/// The number of a page of this process's address space: its address shifted right by
+/// [`PAGE_SHIFT`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PageNumber(pub u64);
 
@@ -107,7 +109,8 @@ impl PageRange {
     }
 }
 
-/// Calls `visit` with each part of `range` that is in none of `parts`, which are in order and do not overlap.
+/// Calls `visit` with each part of `range` that is in none of `parts`, which are in order and do
+/// not overlap.
 pub fn each_gap(
     range: PageRange,
     parts: impl Iterator<Item = PageRange>,

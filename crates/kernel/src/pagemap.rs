@@ -1,4 +1,5 @@
-//! `/proc/self/pagemap`: which pages are present, by `PAGEMAP_SCAN` (6.7) or, before it, by reading entries.
+//! `/proc/self/pagemap`: which pages are present, by `PAGEMAP_SCAN` (6.7) or, before it, by reading
+//! entries.
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -50,8 +51,9 @@ const _: () =
 
 struct Scan<'a>(&'a mut ScanArg);
 
-// SAFETY: opcode and struct belong together; the kernel writes into the struct and into `vec`, which the only constructor
-// points at a live array of `vec_len` regions. The return value is a count.
+// SAFETY: opcode and struct belong together; the kernel writes into the struct and into `vec`,
+// which the only constructor points at a live array of `vec_len` regions. The return value is a
+// count.
 unsafe impl Ioctl for Scan<'_> {
     type Output = usize;
     const IS_MUTATING: bool = true;
@@ -76,8 +78,9 @@ struct Query {
     told: u64,
 }
 
-/// Calls `found` with each run of pages of `range` that the query asks for, in order, and its categories; `room` is for the kernel's answers.
-/// An error comes with the page from which on nothing is known.
+/// Calls `found` with each run of pages of `range` that the query asks for, in order, and its
+/// categories; `room` is for the kernel's answers. An error comes with the page from which on
+/// nothing is known.
 fn scan(
     file: &OwnedFd,
     range: PageRange,
@@ -127,14 +130,15 @@ fn scan(
 pub struct Pagemap(Option<OwnedFd>);
 
 impl Pagemap {
-    /// Opens `/proc/self/pagemap`; own memory needs no privilege. A process that has dropped its privileges may be refused its own file; then
-    /// `mincore` has to do, which does not see pages that are swapped out.
+    /// Opens `/proc/self/pagemap`; own memory needs no privilege. A process that has dropped its
+    /// privileges may be refused its own file; then `mincore` has to do, which does not see pages
+    /// that are swapped out.
     pub fn open() -> Pagemap {
         Pagemap(crate::procfs::open_self(c"/proc/self/pagemap").ok())
     }
 
-    /// Calls `found` with each run of pages of `range` that is present or swapped out, and whether the run is the shared zero
-    /// page. Runs come in order.
+    /// Calls `found` with each run of pages of `range` that is present or swapped out, and whether
+    /// the run is the shared zero page. Runs come in order.
     pub fn populated(
         &self,
         range: PageRange,
@@ -163,8 +167,8 @@ impl Pagemap {
 }
 
 impl Pagemap {
-    /// Calls `found` with each run of pages of `range` that a userfaultfd has write-protected, absent ones (6.4) among them. Runs come in order.
-    /// Before Linux 5.14 there are none.
+    /// Calls `found` with each run of pages of `range` that a userfaultfd has write-protected,
+    /// absent ones (6.4) among them. Runs come in order. Before Linux 5.14 there are none.
     ///
     /// # Errors
     /// `ENOTSUP` where this process may not read its page map.
@@ -201,11 +205,13 @@ impl Pagemap {
 }
 
 impl Pagemap {
-    /// Calls `found` with each run of pages of `range` written since they were last write-protected, in order; with `protect` each
-    /// is protected again in the same step, so that a later write is found by the next call. Pages never touched count as written until
-    /// they were protected once.
+    /// Calls `found` with each run of pages of `range` written since they were last
+    /// write-protected, in order; with `protect` each is protected again in the same step, so that
+    /// a later write is found by the next call. Pages never touched count as written until they
+    /// were protected once.
     ///
-    /// Needs `PAGEMAP_SCAN` (6.7, else `ENOTTY`), and memory registered with [`crate::uffd::feature::WP_ASYNC`] (else `EPERM`).
+    /// Needs `PAGEMAP_SCAN` (6.7, else `ENOTTY`), and memory registered with
+    /// [`crate::uffd::feature::WP_ASYNC`] (else `EPERM`).
     pub fn written(
         &self,
         range: PageRange,
@@ -232,8 +238,9 @@ impl Pagemap {
 }
 
 impl Pagemap {
-    /// Calls `found` with each run of present pages of `range` that nobody touched since they were read-write protected
-    /// ([`crate::uffd::Uffd::read_write_protect`]), in order. Pages that were not protected count as touched.
+    /// Calls `found` with each run of present pages of `range` that nobody touched since they were
+    /// read-write protected ([`crate::uffd::Uffd::read_write_protect`]), in order. Pages that were
+    /// not protected count as touched.
     ///
     /// # Errors
     /// `ENOTTY` before Linux 6.7, `EINVAL` before 7.3.
@@ -257,7 +264,8 @@ impl Pagemap {
     }
 }
 
-/// The way before 6.7: one 8-byte entry a page, but for large parts that hold none. Cannot tell the zero page.
+/// The way before 6.7: one 8-byte entry a page, but for large parts that hold none. Cannot tell the
+/// zero page.
 fn populated_by_entries(
     file: &OwnedFd,
     range: PageRange,
@@ -318,8 +326,9 @@ fn for_each_entry(
     Ok(())
 }
 
-/// Parts of 4 GiB are looked at for whether they hold anything: reservations of terabytes are mostly empty, and `mincore` is an order of
-/// magnitude quicker over what is empty than reading entries.
+/// Parts of 4 GiB are looked at for whether they hold anything: reservations of terabytes are
+/// mostly empty, and `mincore` is an order of magnitude quicker over what is empty than reading
+/// entries.
 const GAP_PAGES: u64 = 1 << 20;
 
 /// Whether no page of `range` is present, by `mincore`; not so where something is not mapped.
@@ -343,8 +352,9 @@ fn nothing_swapped() -> bool {
     line.is_some_and(|line| line.trim_ascii() == b"0 kB")
 }
 
-/// Calls `found` with each page of private anonymous memory that is present or being migrated, by `mincore`. Where no swap is in use, all
-/// others hold zeros: unlike `PAGEMAP_SCAN`, this tells a write-protect marker from a page that is on its way elsewhere.
+/// Calls `found` with each page of private anonymous memory that is present or being migrated, by
+/// `mincore`. Where no swap is in use, all others hold zeros: unlike `PAGEMAP_SCAN`, this tells a
+/// write-protect marker from a page that is on its way elsewhere.
 pub fn holds_bytes(range: PageRange, mut found: impl FnMut(PageRange)) -> Result<(), Errno> {
     populated_by_mincore(range, |run, _| found(run))
 }

@@ -1,8 +1,10 @@
-//! Holding all other threads of this process still, for a moment: each is sent a signal whose handler waits until it is let go.
+//! Holding all other threads of this process still, for a moment: each is sent a signal whose
+//! handler waits until it is let go.
 //!
-//! A parked thread is between two instructions of its own, or inside a system call that the signal interrupted; it writes nothing until
-//! released. Blocking calls that the kernel does not restart after a signal (`poll`, `epoll_wait`, `nanosleep`, `select`) return `EINTR` then,
-//! as after any signal.
+//! A parked thread is between two instructions of its own, or inside a system call that the signal
+//! interrupted; it writes nothing until released. Blocking calls that the kernel does not restart
+//! after a signal (`poll`, `epoll_wait`, `nanosleep`, `select`) return `EINTR` then, as after any
+//! signal.
 //!
 //! While threads are parked nothing may be allocated: one of them may hold the allocator's lock.
 use std::sync::Mutex;
@@ -35,8 +37,10 @@ static SIGNAL: Mutex<Option<i32>> = Mutex::new(None);
 pub enum ParkError {
     /// A thread did not stop in time.
     #[error(
-        "thread {thread} of this process did not stop within {after:?}: it blocks signal {signal}, or waits in the kernel; \
-         let it unblock the signal, exempt it if it never writes to the memory, or hold the writers by a closure of your own"
+        "thread {thread} of this process did not stop within {after:?}: it blocks signal \
+         {signal}, or waits in the kernel; \
+         let it unblock the signal, exempt it if it never writes to the memory, or hold the \
+         writers by a closure of your own"
     )]
     Stubborn {
         /// Its ID.
@@ -48,12 +52,14 @@ pub enum ParkError {
     },
     /// More threads than can be parked.
     #[error(
-        "more than {THREADS_MAX} threads cannot be parked; hold the writers by a closure of your own"
+        "more than {THREADS_MAX} threads cannot be parked; hold the writers by a closure of your \
+         own"
     )]
     TooMany,
     /// Every real-time signal has a handler.
     #[error(
-        "no real-time signal is free to park threads with; hold the writers by a closure of your own"
+        "no real-time signal is free to park threads with; hold the writers by a closure of your \
+         own"
     )]
     NoSignal,
     /// A system call failed.
@@ -68,7 +74,8 @@ pub struct Parked {
     _one_at_a_time: std::sync::MutexGuard<'static, Option<i32>>,
 }
 
-/// The calling thread will not be parked: it never writes to memory that someone holds others still for. The exemption ends with the guard.
+/// The calling thread will not be parked: it never writes to memory that someone holds others still
+/// for. The exemption ends with the guard.
 #[derive(Debug)]
 pub struct Exemption(usize);
 
@@ -112,7 +119,8 @@ extern "C" fn handler(_: i32) {
 /// The highest real-time signal without a handler gets ours.
 fn choose_signal() -> Result<i32, ParkError> {
     for signal in (libc::SIGRTMIN() + 1..=libc::SIGRTMAX()).rev() {
-        // SAFETY: a zeroed sigaction is valid to be filled in; the handler is async-signal-safe. SA_RESTART lets most calls go on unharmed.
+        // SAFETY: a zeroed sigaction is valid to be filled in; the handler is async-signal-safe.
+        // SA_RESTART lets most calls go on unharmed.
         unsafe {
             let mut current: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(signal, std::ptr::null(), &mut current) != 0
@@ -132,7 +140,8 @@ fn choose_signal() -> Result<i32, ParkError> {
     Err(ParkError::NoSignal)
 }
 
-/// Calls `visit` with every thread of this process, without allocating. Threads that start meanwhile may be missed.
+/// Calls `visit` with every thread of this process, without allocating. Threads that start
+/// meanwhile may be missed.
 fn for_each_thread(tasks: &OwnedFd, mut visit: impl FnMut(i32)) -> Result<(), Errno> {
     rustix::fs::seek(tasks, rustix::fs::SeekFrom::Start(0))?;
     let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
@@ -203,14 +212,16 @@ fn stop_all(tasks: &OwnedFd, signal: i32, patience: Duration) -> Result<(), Park
             }
             signalled[signalled_count] = thread;
             signalled_count += 1;
-            // SAFETY: tgkill(2) of a thread of our own; one that has just ended is not there any more, which is as good.
+            // SAFETY: tgkill(2) of a thread of our own; one that has just ended is not there any
+            // more, which is as good.
             unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
         })?;
         if let Some(failure) = failure {
             return Err(failure);
         }
         let Some(thread) = awaited else {
-            // A thread stopped may have made another that the list did not show yet; once nobody runs, a list is complete.
+            // A thread stopped may have made another that the list did not show yet; once nobody
+            // runs, a list is complete.
             let now_parked = (PARKED_COUNT.load(SeqCst) as usize).min(THREADS_MAX);
             if now_parked == parked {
                 return Ok(());
@@ -248,7 +259,8 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// Held by each test: parking is of the whole process, and one of them has a thread that blocks the signal.
+    /// Held by each test: parking is of the whole process, and one of them has a thread that blocks
+    /// the signal.
     static ALONE: Mutex<()> = Mutex::new(());
 
     #[test]

@@ -1,6 +1,8 @@
-//! What this kernel and this process may do: each answer comes from doing it, on a throw-away descriptor or a scratch page.
+//! What this kernel and this process may do: each answer comes from doing it, on a throw-away
+//! descriptor or a scratch page.
 //!
-//! For a process that asks about itself (the command, tests), not for one that is governed: descriptors are opened and closed.
+//! For a process that asks about itself (the command, tests), not for one that is governed:
+//! descriptors are opened and closed.
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -22,7 +24,8 @@ pub struct Openings {
     pub device: Result<(), Errno>,
     /// Through the system call; root, or `vm.unprivileged_userfaultfd=1`.
     pub syscall: Result<(), Errno>,
-    /// Through the system call for faults taken in user mode only; no privilege, but `read(2)` into a missing page fails.
+    /// Through the system call for faults taken in user mode only; no privilege, but `read(2)` into
+    /// a missing page fails.
     pub user_mode_only: Result<(), Errno>,
 }
 
@@ -61,12 +64,14 @@ fn open_any() -> Result<OwnedFd, Errno> {
     uffd::open(None).or_else(|_| open_by_syscall(true))
 }
 
-/// The `UFFDIO_API` features of this kernel, [`feature`] bits. Those that need a privilege (fork events) are named regardless of it.
+/// The `UFFDIO_API` features of this kernel, [`feature`] bits. Those that need a privilege (fork
+/// events) are named regardless of it.
 pub fn userfaultfd_features() -> Result<u64, Errno> {
     Uffd::kernel_features(open_any()?)
 }
 
-/// What happened when scratch pages were installed, protected, moved and poisoned. `None`: the kernel does not have it.
+/// What happened when scratch pages were installed, protected, moved and poisoned. `None`: the
+/// kernel does not have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PagingTrial {
     /// `UFFDIO_COPY`, write-protected.
@@ -80,7 +85,8 @@ pub struct PagingTrial {
 }
 
 impl PagingTrial {
-    /// Installs, protects, moves and poisons scratch pages, as far as `features` say the kernel can.
+    /// Installs, protects, moves and poisons scratch pages, as far as `features` say the kernel
+    /// can.
     pub fn run(features: u64) -> Result<PagingTrial, Errno> {
         const BYTE: u8 = 0xA5;
         let scratch = Mapping::new(3 * PAGE_SIZE)?;
@@ -90,7 +96,8 @@ impl PagingTrial {
         let wanted = features & (feature::PAGEFAULT_FLAG_WP | feature::MOVE | feature::POISON);
         let uffd = Uffd::negotiate(open_any()?, wanted)?;
         let protects = has(feature::PAGEFAULT_FLAG_WP);
-        // SAFETY: nobody else knows the scratch pages, and this thread touches only the one that has been installed.
+        // SAFETY: nobody else knows the scratch pages, and this thread touches only the one that
+        // has been installed.
         unsafe { uffd.register(scratch.range()) }?;
         // SAFETY: `source` is a whole page of our stack; the scratch page's bytes matter to nobody.
         let copy = outcome(unsafe { uffd.copy(pages[0], source.as_ptr(), protects) });
@@ -116,7 +123,8 @@ impl PagingTrial {
     }
 }
 
-/// Read-write protection (7.3) on scratch pages: of two that were protected, the one that was touched counts as accessed.
+/// Read-write protection (7.3) on scratch pages: of two that were protected, the one that was
+/// touched counts as accessed.
 pub fn read_write_protection() -> Result<(), Errno> {
     let has = userfaultfd_features()?;
     let wanted = feature::RWP | feature::RWP_ASYNC;
@@ -158,8 +166,8 @@ fn written_page(byte: u8) -> Result<Mapping, Errno> {
     Ok(page)
 }
 
-/// `PAGEMAP_SCAN` on own memory: finds a scratch page that was only read, and says that it is the zero page, which the older
-/// interface cannot.
+/// `PAGEMAP_SCAN` on own memory: finds a scratch page that was only read, and says that it is the
+/// zero page, which the older interface cannot.
 pub fn pagemap_scan() -> Result<(), Errno> {
     let page = Mapping::new(PAGE_SIZE)?;
     // SAFETY: the page is mapped readable.
@@ -222,14 +230,16 @@ pub fn lock_on_fault() -> Result<(), Errno> {
     }
 }
 
-/// Syscall User Dispatch: on for this thread, with every address exempt so that nothing is dispatched, and off again.
+/// Syscall User Dispatch: on for this thread, with every address exempt so that nothing is
+/// dispatched, and off again.
 #[cfg(target_arch = "x86_64")]
 pub fn syscall_user_dispatch() -> Result<(), Errno> {
     const SYS_PRCTL: usize = 157;
     const PR_SET_SYSCALL_USER_DISPATCH: usize = 59;
     let prctl = |on: usize, exempt_bytes: usize| {
         let args = [PR_SET_SYSCALL_USER_DISPATCH, on, 0, exempt_bytes, 0, 0];
-        // SAFETY: with the whole address space exempt no system call is dispatched, and no selector is given to be read.
+        // SAFETY: with the whole address space exempt no system call is dispatched, and no selector
+        // is given to be read.
         match unsafe { crate::fork::syscall6(SYS_PRCTL, args) } {
             0 => Ok(()),
             error => Err(Errno::from_raw_os_error(-error as i32)),

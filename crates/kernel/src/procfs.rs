@@ -18,12 +18,14 @@ pub fn open_directory() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// From now on files are opened below `directory`, a descriptor (in the table of the threads that open them) that is never closed.
+/// From now on files are opened below `directory`, a descriptor (in the table of the threads that
+/// open them) that is never closed.
 pub fn keep(directory: RawFd) {
     PROC.store(directory, Ordering::Release);
 }
 
-/// Opens `self/NAME` of the proc file system for reading; `path` is the absolute path, `/proc/self/NAME`.
+/// Opens `self/NAME` of the proc file system for reading; `path` is the absolute path,
+/// `/proc/self/NAME`.
 pub fn open_self(path: &'static CStr) -> Result<OwnedFd, Errno> {
     let (directory, path) = place(path);
     openat(

@@ -1,4 +1,5 @@
-//! Which pages of a file are in memory: `mincore` and `cachestat`, and which of them the kernel holds unevictable: `kpageflags`.
+//! Which pages of a file are in memory: `mincore` and `cachestat`, and which of them the kernel
+//! holds unevictable: `kpageflags`.
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -10,7 +11,8 @@ use crate::page::{PageNumber, PageRange};
 const SYS_MINCORE: usize = 27;
 const SYS_CACHESTAT: usize = 451;
 
-/// `mincore(2)`: one byte a page of `range` into `present`, its lowest bit set for a page in memory (of a file: in the page cache).
+/// `mincore(2)`: one byte a page of `range` into `present`, its lowest bit set for a page in memory
+/// (of a file: in the page cache).
 ///
 /// For a file that the caller neither owns nor may write, the kernel says that every page is (5.2).
 ///
@@ -64,8 +66,9 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheSta
     }
 }
 
-/// Whether the kernel tells this process which pages of an open file are in the page cache: its owner, whoever may write it, and root (5.2). To others `mincore` says that all
-/// of them are, and every other way of asking has the page read.
+/// Whether the kernel tells this process which pages of an open file are in the page cache: its
+/// owner, whoever may write it, and root (5.2). To others `mincore` says that all of them are, and
+/// every other way of asking has the page read.
 pub fn is_told(file: BorrowedFd<'_>) -> bool {
     use rustix::fs::{Access, AtFlags, accessat, fstat};
     let user = rustix::process::geteuid();
@@ -139,18 +142,21 @@ impl Drop for FileMapping<'_> {
     }
 }
 
-/// Major faults of this process so far (`getrusage`): pages that a thread had to wait for a device for.
+/// Major faults of this process so far (`getrusage`): pages that a thread had to wait for a device
+/// for.
 pub fn major_faults() -> u64 {
     const SYS_GETRUSAGE: usize = 98;
     const MAJOR_FAULTS: usize = 9;
-    // `struct rusage`: two times of two words each, then fourteen counters; the sixth of them is `ru_majflt`.
+    // `struct rusage`: two times of two words each, then fourteen counters; the sixth of them is
+    // `ru_majflt`.
     let mut usage = [0u64; 18];
     // SAFETY: for this process, into an array of the size of `struct rusage`.
     unsafe { syscall6(SYS_GETRUSAGE, [0, usage.as_mut_ptr() as usize, 0, 0, 0, 0]) };
     usage[MAJOR_FAULTS]
 }
 
-/// Page frames and their flags: `/proc/self/pagemap` with frame numbers and `/proc/kpageflags`; for root.
+/// Page frames and their flags: `/proc/self/pagemap` with frame numbers and `/proc/kpageflags`; for
+/// root.
 #[derive(Debug)]
 pub struct Frames {
     pagemap: OwnedFd,
@@ -174,7 +180,8 @@ impl Frames {
         })
     }
 
-    /// Calls `found` with each present page of `range` and its frame's flags. `Errno::PERM` if frame numbers are hidden from this process.
+    /// Calls `found` with each present page of `range` and its frame's flags. `Errno::PERM` if
+    /// frame numbers are hidden from this process.
     pub fn for_each(
         &self,
         range: PageRange,

@@ -22,7 +22,8 @@ pub struct Area {
     pub name: String,
     /// Bytes present in this process's page table.
     pub resident: u64,
-    /// The kernel's `Locked`: the process's proportional share of the present pages of a locked mapping, in bytes.
+    /// The kernel's `Locked`: the process's proportional share of the present pages of a locked
+    /// mapping, in bytes.
     pub locked_share: u64,
     /// In swap, in bytes.
     pub swapped: u64,
@@ -48,7 +49,8 @@ impl Area {
     }
 }
 
-/// The list, opened but not read yet: for those who must know that they can read it before they do something.
+/// The list, opened but not read yet: for those who must know that they can read it before they do
+/// something.
 #[derive(Debug)]
 pub struct Listing(std::fs::File);
 
@@ -62,8 +64,8 @@ impl Listing {
         std::fs::File::open(path).map(Listing)
     }
 
-    /// Calls `visit` with every mapping, as it is now, in address order. Reading walks the page tables: a millisecond for some ten thousand resident
-    /// pages.
+    /// Calls `visit` with every mapping, as it is now, in address order. Reading walks the page
+    /// tables: a millisecond for some ten thousand resident pages.
     pub fn for_each(self, mut visit: impl FnMut(Area)) -> io::Result<()> {
         let mut area: Option<Area> = None;
         self.for_each_line(|line| {
@@ -85,7 +87,8 @@ impl Listing {
         Ok(())
     }
 
-    /// With a buffer on the stack: where future locking has used up the lock limit, there may be no new memory.
+    /// With a buffer on the stack: where future locking has used up the lock limit, there may be no
+    /// new memory.
     fn for_each_line(mut self, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
         let mut buffer = [0u8; 1 << 14];
         let mut filled = 0;
@@ -182,7 +185,8 @@ fn detail(area: &mut Area, line: &str) {
     }
 }
 
-/// Whether this kernel's smaps tells on-fault locks from full ones (`lf`). Found out by locking a page; no for now where that cannot be done.
+/// Whether this kernel's smaps tells on-fault locks from full ones (`lf`). Found out by locking a
+/// page; no for now where that cannot be done.
 pub fn tells_mode() -> bool {
     use std::sync::OnceLock;
     static TELLS: OnceLock<bool> = OnceLock::new();

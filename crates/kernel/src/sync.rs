@@ -1,4 +1,5 @@
-//! Waiting and waking between threads that may not use thread-local state: futexes and an event counter.
+//! Waiting and waking between threads that may not use thread-local state: futexes and an event
+//! counter.
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -29,8 +30,8 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// A doorbell: any number of ringers, any number of waiters; a ring between looking and waiting is not missed. Ringing where nobody
-/// waits costs no system call.
+/// A doorbell: any number of ringers, any number of waiters; a ring between looking and waiting is
+/// not missed. Ringing where nobody waits costs no system call.
 #[derive(Debug, Default)]
 pub struct Doorbell {
     rings: AtomicU32,
@@ -61,7 +62,8 @@ impl Doorbell {
 
     /// Waits until it is rung after `seen` was taken, at most `timeout`; may return early.
     pub fn wait(&self, seen: u32, timeout: Option<Duration>) {
-        // Counted before the kernel compares: a ringer either sees the waiter, or the kernel sees the ring.
+        // Counted before the kernel compares: a ringer either sees the waiter, or the kernel sees
+        // the ring.
         self.waiters.fetch_add(1, Ordering::SeqCst);
         futex_wait(&self.rings, seen, timeout);
         self.waiters.fetch_sub(1, Ordering::SeqCst);
@@ -73,8 +75,9 @@ impl Doorbell {
     }
 }
 
-/// A mutual exclusion lock for sections of microseconds: spins briefly, then sleeps. Unlike `std::sync::Mutex` it has no
-/// poisoning, hence no thread-local look-up, and its state after a fork is known.
+/// A mutual exclusion lock for sections of microseconds: spins briefly, then sleeps. Unlike
+/// `std::sync::Mutex` it has no poisoning, hence no thread-local look-up, and its state after a
+/// fork is known.
 #[derive(Debug, Default)]
 pub struct Lock(AtomicU32);
 

@@ -1,9 +1,10 @@
 //! Threads the program does not see: made with `clone(2)` alone, on memory of our own.
 //!
-//! `pthread_create` would take the thread's descriptor table from the program's `malloc` (memory the pager itself
-//! pages), count as a thread of the program (which then would not end with its own last thread) and share the
-//! program's file descriptors. A raw thread has all signals blocked, a stack and a thread-local block in excluded memory, and,
-//! if asked, a descriptor table of its own, so that no `close` of the program can reach the pager's descriptors.
+//! `pthread_create` would take the thread's descriptor table from the program's `malloc` (memory
+//! the pager itself pages), count as a thread of the program (which then would not end with its own
+//! last thread) and share the program's file descriptors. A raw thread has all signals blocked, a
+//! stack and a thread-local block in excluded memory, and, if asked, a descriptor table of its own,
+//! so that no `close` of the program can reach the pager's descriptors.
 use std::arch::asm;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -24,14 +25,17 @@ const CLONE_PARENT_SETTID: usize = 0x10_0000;
 const CLONE_CHILD_CLEARTID: usize = 0x20_0000;
 
 const STACK_BYTES: usize = 256 << 10;
-/// Below the thread pointer: the static thread-local blocks of every library loaded at start (`errno` among them).
+/// Below the thread pointer: the static thread-local blocks of every library loaded at start
+/// (`errno` among them).
 const TLS_BYTES: usize = 64 << 10;
-/// At and above the thread pointer: glibc's thread descriptor (2.3 KiB in 2.36), and our dynamic thread vector.
+/// At and above the thread pointer: glibc's thread descriptor (2.3 KiB in 2.36), and our dynamic
+/// thread vector.
 const DESCRIPTOR_BYTES: usize = 16 << 10;
 const DTV_OFFSET: usize = 12 << 10;
 const DTV_ENTRIES: usize = 250;
 
-/// Where the thread-local variables of a loaded object lie relative to the thread pointer, as the dynamic loader placed them.
+/// Where the thread-local variables of a loaded object lie relative to the thread pointer, as the
+/// dynamic loader placed them.
 #[derive(Debug, Clone, Copy, Default)]
 struct TlsImage {
     module: usize,
@@ -42,18 +46,20 @@ struct TlsImage {
 
 pub(crate) fn thread_pointer() -> usize {
     let pointer: usize;
-    // SAFETY: on x86-64 the word at fs:0 is the thread pointer itself (System V ABI, thread-local storage).
+    // SAFETY: on x86-64 the word at fs:0 is the thread pointer itself (System V ABI, thread-local
+    // storage).
     unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly)) };
     pointer
 }
 
-/// Address of the calling thread's control block: its static thread-local variables lie just below, glibc's descriptor above.
+/// Address of the calling thread's control block: its static thread-local variables lie just below,
+/// glibc's descriptor above.
 pub fn control_block() -> usize {
     thread_pointer()
 }
 
-/// The thread-local images of everything loaded at start: with them `thread_local!` works on a raw thread, and the C library finds
-/// its locale (which even formatting an error number needs).
+/// The thread-local images of everything loaded at start: with them `thread_local!` works on a raw
+/// thread, and the C library finds its locale (which even formatting an error number needs).
 fn tls_images() -> Vec<TlsImage> {
     thread_local!(static ANCHOR: AtomicU32 = const { AtomicU32::new(0) });
     ANCHOR.with(|a| a.store(1, Ordering::Relaxed));
@@ -80,7 +86,8 @@ fn tls_images() -> Vec<TlsImage> {
 }
 
 fn headers(info: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
-    // SAFETY: the loader describes a live object; its program headers stay mapped while it is loaded, which this one is.
+    // SAFETY: the loader describes a live object; its program headers stay mapped while it is
+    // loaded, which this one is.
     unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum as usize) }
 }
 
@@ -134,8 +141,9 @@ fn find_own_text() -> (usize, usize) {
     text
 }
 
-/// Calls `visit` with the (address, bytes) of every loaded segment of this library, of the C library and of the dynamic
-/// loader: the state that our own code may touch while no fault can be served.
+/// Calls `visit` with the (address, bytes) of every loaded segment of this library, of the C
+/// library and of the dynamic loader: the state that our own code may touch while no fault can be
+/// served.
 pub fn for_each_runtime_segment(mut visit: impl FnMut(usize, usize)) {
     let (own, _) = own_text();
     for_each_object(|info| {
@@ -172,7 +180,8 @@ pub struct RawThread {
 }
 
 impl RawThread {
-    /// Sets aside the memory. Call on a thread of the program, early: it looks at how the loader placed this library.
+    /// Sets aside the memory. Call on a thread of the program, early: it looks at how the loader
+    /// placed this library.
     pub fn new() -> Result<RawThread, Errno> {
         Ok(RawThread {
             memory: Mapping::new(STACK_BYTES + TLS_BYTES + DESCRIPTOR_BYTES)?,
@@ -191,9 +200,10 @@ impl RawThread {
         let pointer = self.memory.as_ptr() as usize + STACK_BYTES + TLS_BYTES;
         let dtv = pointer + DTV_OFFSET;
         let here = thread_pointer();
-        // SAFETY: all writes land in our own mapping: the descriptor area is DESCRIPTOR_BYTES long, the vector ends within
-        // it, and the thread-local block lies within TLS_BYTES below (checked when found). All reads are of the calling thread's own
-        // descriptor (ABI: fs:0x8 vector, fs:0x28 stack guard, fs:0x30 pointer guard) and of loaded TLS images.
+        // SAFETY: all writes land in our own mapping: the descriptor area is DESCRIPTOR_BYTES long,
+        // the vector ends within it, and the thread-local block lies within TLS_BYTES below
+        // (checked when found). All reads are of the calling thread's own descriptor (ABI: fs:0x8
+        // vector, fs:0x28 stack guard, fs:0x30 pointer guard) and of loaded TLS images.
         unsafe {
             let word = |address: usize| address as *mut usize;
             std::ptr::write_bytes(
@@ -227,11 +237,12 @@ impl RawThread {
         pointer
     }
 
-    /// Starts the thread in `entry(argument)`. With `share_files` it shares the caller's descriptor table, else it starts with a copy.
+    /// Starts the thread in `entry(argument)`. With `share_files` it shares the caller's descriptor
+    /// table, else it starts with a copy.
     ///
     /// # Safety
-    /// `entry` never returns or unwinds, and the thread uses no thread-local state of other libraries. `self` outlives it, and no
-    /// thread made from `self` runs yet.
+    /// `entry` never returns or unwinds, and the thread uses no thread-local state of other
+    /// libraries. `self` outlives it, and no thread made from `self` runs yet.
     pub unsafe fn spawn(
         &self,
         entry: extern "C" fn(*const ()) -> !,
@@ -260,8 +271,9 @@ impl RawThread {
         let previous = set_signal_mask(mask[0]);
         let tid = self.tid.as_ptr();
         let result: isize;
-        // SAFETY: clone(2) with a fresh stack and thread pointer. The child pops its entry and argument from that stack and never comes
-        // back to this frame; the parent goes on after `2:` with only the clobbers declared.
+        // SAFETY: clone(2) with a fresh stack and thread pointer. The child pops its entry and
+        // argument from that stack and never comes back to this frame; the parent goes on after
+        // `2:` with only the clobbers declared.
         unsafe {
             asm!(
                 "syscall",
@@ -291,9 +303,11 @@ impl RawThread {
 /// Calls `f(data)` on another stack, whose highest address is `top`.
 ///
 /// # Safety
-/// `top` is 16-byte aligned, with enough unused memory below it for `f`, which nobody else uses meanwhile. `f` returns and does not unwind.
+/// `top` is 16-byte aligned, with enough unused memory below it for `f`, which nobody else uses
+/// meanwhile. `f` returns and does not unwind.
 pub unsafe fn call_on_stack(top: *mut u8, f: extern "C" fn(*mut ()), data: *mut ()) {
-    // SAFETY: the stack pointer is put back from a register the callee preserves; all others are declared clobbered.
+    // SAFETY: the stack pointer is put back from a register the callee preserves; all others are
+    // declared clobbered.
     unsafe {
         asm!(
             "mov r12, rsp",
@@ -306,8 +320,9 @@ pub unsafe fn call_on_stack(top: *mut u8, f: extern "C" fn(*mut ()), data: *mut 
     }
 }
 
-/// Signals that the C library sends to threads it has started: to cancel one, and to have all of them change their users or groups, for which it waits. A thread
-/// that it knows must not block them.
+/// Signals that the C library sends to threads it has started: to cancel one, and to have all of
+/// them change their users or groups, for which it waits. A thread that it knows must not block
+/// them.
 pub const C_LIBRARY_SIGNALS: u64 = 0b11 << 31;
 
 /// Replaces the calling thread's signal mask and returns the one before.
@@ -339,8 +354,10 @@ pub enum Urgency {
     Yielding,
 }
 
-/// Tells the scheduler how to treat the calling thread. Of two threads the one with the shorter time slice (6.12) may interrupt the
-/// other when it wakes up; one of the batch policy interrupts nobody. Needs no privilege; where the kernel knows less it has less effect. A thread that runs under another policy than the normal one stays as it is.
+/// Tells the scheduler how to treat the calling thread. Of two threads the one with the shorter
+/// time slice (6.12) may interrupt the other when it wakes up; one of the batch policy interrupts
+/// nobody. Needs no privilege; where the kernel knows less it has less effect. A thread that runs
+/// under another policy than the normal one stays as it is.
 pub fn set_urgency(urgency: Urgency) {
     #[repr(C)]
     struct SchedAttr {
@@ -377,8 +394,9 @@ pub fn set_urgency(urgency: Urgency) {
         priority: 0,
         runtime_ns: match urgency {
             Urgency::Prompt => SLICE_MIN_NS,
-            // The usual one. A long one lets a thread fall behind by as much, and that counts many times over where it is moved to another group
-            // of the scheduler, as it is when it ends: it then does not get to the end for minutes (decision 0007).
+            // The usual one. A long one lets a thread fall behind by as much, and that counts many
+            // times over where it is moved to another group of the scheduler, as it is when it
+            // ends: it then does not get to the end for minutes (decision 0007).
             Urgency::Yielding => 0,
         },
         deadline_ns: 0,
@@ -393,7 +411,8 @@ pub fn set_urgency(urgency: Urgency) {
     };
 }
 
-/// Whether `thread`, by its ID, shares its processor with threads of the normal policies; a real-time thread does not let them run beside it.
+/// Whether `thread`, by its ID, shares its processor with threads of the normal policies; a
+/// real-time thread does not let them run beside it.
 pub fn shares_processor(thread: u32) -> bool {
     const SYS_SCHED_GETSCHEDULER: usize = 145;
     const SCHED_NORMAL: isize = 0;
@@ -403,12 +422,14 @@ pub fn shares_processor(thread: u32) -> bool {
     policy == SCHED_NORMAL || policy == SCHED_BATCH
 }
 
-/// The processor that `thread`, by its ID, runs on or ran on last. `None` when it has ended, or where `/proc` is not to be seen. Does not allocate.
+/// The processor that `thread`, by its ID, runs on or ran on last. `None` when it has ended, or
+/// where `/proc` is not to be seen. Does not allocate.
 pub fn processor_of(thread: u32) -> Option<u32> {
     stat_field("self/task/", thread, 39).map(|cpu| cpu as u32)
 }
 
-/// When the thread or process `id` began, in hundredths of a second since the machine did, rounded down. `None` as for [`processor_of`].
+/// When the thread or process `id` began, in hundredths of a second since the machine did, rounded
+/// down. `None` as for [`processor_of`].
 pub fn began_at(id: u32) -> Option<u64> {
     stat_field("", id, 22)
 }
@@ -445,7 +466,8 @@ fn field_of_stat(line: &[u8], field: usize) -> Option<u64> {
         .ok()
 }
 
-/// Gives the calling thread a descriptor table of its own that holds nothing but `keep` (in any order).
+/// Gives the calling thread a descriptor table of its own that holds nothing but `keep` (in any
+/// order).
 pub fn isolate_descriptors(keep: &[i32]) -> Result<(), Errno> {
     const CLOSE_RANGE_UNSHARE: usize = 2;
     let mut first = 0usize;
@@ -483,7 +505,8 @@ mod tests {
 
     #[test]
     fn fields_of_stat_are_found_behind_any_name() {
-        let line = b"42 (a) b (c)) S 1 42 42 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 2 3 4 5 6 7 8 9 0 0 0 0 0 0 17 1 0";
+        let line = b"42 (a) b (c)) S 1 42 42 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 777 1 2 3 4 5 \
+            6 7 8 9 0 0 0 0 0 0 17 1 0";
         assert_eq!(field_of_stat(line, 22), Some(777));
         assert_eq!(field_of_stat(line, 39), Some(1));
         assert_eq!(field_of_stat(line, 60), None);

@@ -1,11 +1,12 @@
 //! The ID by which the C library knows a thread.
 //!
-//! It tells by it who holds a lock of its own, and 0 is nobody: a raw thread of that number would give back locks it did not take
-//! (`strerror` takes one for reading), and the program would then wait for them for ever.
+//! It tells by it who holds a lock of its own, and 0 is nobody: a raw thread of that number would
+//! give back locks it did not take (`strerror` takes one for reading), and the program would then
+//! wait for them for ever.
 use crate::thread::thread_pointer;
 
-/// Where glibc's descriptor of a thread has it, found in that of the calling thread, which is one of the C library's: behind the part that the
-/// ABI fixes.
+/// Where glibc's descriptor of a thread has it, found in that of the calling thread, which is one
+/// of the C library's: behind the part that the ABI fixes.
 pub(crate) fn offset() -> Option<usize> {
     let (here, own) = (thread_pointer(), rustix::thread::gettid());
     // SAFETY: the descriptor of a thread of the C library's is larger than that.

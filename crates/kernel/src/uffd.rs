@@ -1,7 +1,8 @@
 //! userfaultfd: fault and event messages, and the operations that install, protect and move pages.
 //!
-//! Errnos are named once here: `EEXIST` is [`Stop::Present`], `ENOENT` [`Stop::Absent`], `EAGAIN` [`Stop::EventPending`],
-//! `EBUSY` [`Stop::Pinned`], `ESRCH` [`Stop::Gone`], `EINVAL` [`Stop::Refused`].
+//! Errnos are named once here: `EEXIST` is [`Stop::Present`], `ENOENT` [`Stop::Absent`], `EAGAIN`
+//! [`Stop::EventPending`], `EBUSY` [`Stop::Pinned`], `ESRCH` [`Stop::Gone`], `EINVAL`
+//! [`Stop::Refused`].
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
@@ -131,13 +132,15 @@ pub enum Stop {
     Present,
     /// No page (to move), or no mapping (to install into).
     Absent,
-    /// An event message (unmap, remap, remove) is unread or its thread has not gone on yet, or the work was cut short: try again.
+    /// An event message (unmap, remap, remove) is unread or its thread has not gone on yet, or the
+    /// work was cut short: try again.
     EventPending,
     /// The page is pinned by a device, or shared with a forked process.
     Pinned,
     /// The address space is gone.
     Gone,
-    /// The mapping does not allow this (not registered, locked or protected otherwise than the other end).
+    /// The mapping does not allow this (not registered, locked or protected otherwise than the
+    /// other end).
     Refused,
     /// Anything else.
     Other(Errno),
@@ -157,7 +160,8 @@ impl From<Errno> for Stop {
     }
 }
 
-/// How far an operation over a range came: whole pages done from its start, and why it stopped if that is not all of them.
+/// How far an operation over a range came: whole pages done from its start, and why it stopped if
+/// that is not all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Pages done.
@@ -168,8 +172,8 @@ pub struct Progress {
 
 /// An open userfaultfd of this process's address space.
 ///
-/// Dropping the last descriptor of a userfaultfd unregisters its memory, and missing pages then read as zeros: the pager
-/// keeps its descriptors until the process ends.
+/// Dropping the last descriptor of a userfaultfd unregisters its memory, and missing pages then
+/// read as zeros: the pager keeps its descriptors until the process ends.
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
@@ -177,7 +181,8 @@ pub struct Uffd {
 }
 
 impl Uffd {
-    /// The features this kernel has, asked of a throw-away descriptor (a descriptor answers `UFFDIO_API` once).
+    /// The features this kernel has, asked of a throw-away descriptor (a descriptor answers
+    /// `UFFDIO_API` once).
     pub fn kernel_features(fd: OwnedFd) -> Result<u64, Errno> {
         Uffd::negotiate(fd, 0).map(|uffd| mask::in_force().uffd_features(uffd.features))
     }
@@ -189,7 +194,8 @@ impl Uffd {
             features,
             ioctls: 0,
         };
-        // SAFETY: the opcode and the struct belong together (asserted above), and the kernel writes only into the struct.
+        // SAFETY: the opcode and the struct belong together (asserted above), and the kernel writes
+        // only into the struct.
         unsafe { ioctl::ioctl(&fd, Updater::<API, _>::new(&mut arg)) }?;
         Ok(Uffd {
             fd,
@@ -206,34 +212,38 @@ impl Uffd {
         self.features
     }
 
-    /// Registers private anonymous memory of our own as a target of [`Uffd::move_pages`], without any faults: missing pages there read as
-    /// zeros, as usual.
+    /// Registers private anonymous memory of our own as a target of [`Uffd::move_pages`], without
+    /// any faults: missing pages there read as zeros, as usual.
     pub fn register_target(&self, range: PageRange) -> Result<(), Errno> {
         let mut arg = RegisterArg {
             range: range_arg(range),
             mode: REGISTER_MODE_WP,
             ioctls: 0,
         };
-        // SAFETY: opcode and struct belong together; write-protect mode alone changes nothing until something is protected.
+        // SAFETY: opcode and struct belong together; write-protect mode alone changes nothing until
+        // something is protected.
         unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
     }
 
     /// Registers private anonymous memory for missing and write-protect faults.
     ///
     /// # Safety
-    /// From now on a thread that touches a missing page of `range` waits until someone installs it. The caller answers for
-    /// serving those faults for as long as the memory is registered, from a thread that never touches `range` itself.
+    /// From now on a thread that touches a missing page of `range` waits until someone installs it.
+    /// The caller answers for serving those faults for as long as the memory is registered, from a
+    /// thread that never touches `range` itself.
     pub unsafe fn register(&self, range: PageRange) -> Result<(), Errno> {
         let mut arg = RegisterArg {
             range: range_arg(range),
             mode: REGISTER_MODE_MISSING | REGISTER_MODE_WP,
             ioctls: 0,
         };
-        // SAFETY: opcode and struct belong together; what registration does to `range` the caller answers for.
+        // SAFETY: opcode and struct belong together; what registration does to `range` the caller
+        // answers for.
         unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
     }
 
-    /// Registers `range` for write-protect faults alone. Nothing is protected yet, so nothing changes for the program.
+    /// Registers `range` for write-protect faults alone. Nothing is protected yet, so nothing
+    /// changes for the program.
     pub fn register_write_protect(&self, range: PageRange) -> Result<(), Errno> {
         self.register_target(range)
     }
@@ -248,7 +258,8 @@ impl Uffd {
             mode: REGISTER_MODE_MISSING,
             ioctls: 0,
         };
-        // SAFETY: opcode and struct belong together; what registration does to `range` the caller answers for.
+        // SAFETY: opcode and struct belong together; what registration does to `range` the caller
+        // answers for.
         unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
     }
 
@@ -262,12 +273,12 @@ impl Uffd {
         unsafe { ioctl::ioctl(&self.fd, Updater::<UNREGISTER, _>::new(&mut arg)) }
     }
 
-    /// Installs `range` with bytes copied from `source`, write-protected if asked, and wakes the threads that wait for it.
-    /// Never overwrites a page.
+    /// Installs `range` with bytes copied from `source`, write-protected if asked, and wakes the
+    /// threads that wait for it. Never overwrites a page.
     ///
     /// # Safety
-    /// `source` is readable for the whole length and is not itself served by the calling thread. The bytes are what the program
-    /// must find in `range`.
+    /// `source` is readable for the whole length and is not itself served by the calling thread.
+    /// The bytes are what the program must find in `range`.
     pub unsafe fn copy(
         &self,
         range: PageRange,
@@ -276,19 +287,21 @@ impl Uffd {
     ) -> Progress {
         let mode = if write_protect { COPY_MODE_WP } else { 0 };
         let mut arg = transfer(range, source as usize, mode);
-        // SAFETY: opcode and struct belong together; the kernel reads `source`, which the caller answers for, and installs
-        // only where nothing is mapped.
+        // SAFETY: opcode and struct belong together; the kernel reads `source`, which the caller
+        // answers for, and installs only where nothing is mapped.
         let result = unsafe { ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) };
         progress(result, arg.done)
     }
 
-    /// Whether `range` is one mapping, and registered, at a moment when no event is unread: what is unmapped, moved or emptied after that
-    /// raises one, and until it has been read no page of the mapping is moved. [`Stop::Absent`] if it is not, [`Stop::EventPending`] if it
-    /// cannot be said. Installs nothing: it asks for a copy of `unreadable`, a page without access, and the kernel looks at the
-    /// mapping before it looks at what is to be copied.
+    /// Whether `range` is one mapping, and registered, at a moment when no event is unread: what is
+    /// unmapped, moved or emptied after that raises one, and until it has been read no page of the
+    /// mapping is moved. [`Stop::Absent`] if it is not, [`Stop::EventPending`] if it cannot be
+    /// said. Installs nothing: it asks for a copy of `unreadable`, a page without access, and the
+    /// kernel looks at the mapping before it looks at what is to be copied.
     pub fn is_registered(&self, range: PageRange, unreadable: PageRange) -> Result<(), Stop> {
         let mut rest = range;
-        // The kernel wants all of the source in the address space, though it gets no further than its first page.
+        // The kernel wants all of the source in the address space, though it gets no further than
+        // its first page.
         let most = (USER_END_PAGE - unreadable.start.0).max(1);
         while !rest.is_empty() {
             let piece = PageRange {
@@ -296,7 +309,8 @@ impl Uffd {
                 end: PageNumber(rest.end.0.min(rest.start.0 + most)),
             };
             let mut arg = transfer(piece, unreadable.start.address(), 0);
-            // SAFETY: opcode and struct belong together; nothing can be read from `unreadable`, so nothing is installed.
+            // SAFETY: opcode and struct belong together; nothing can be read from `unreadable`, so
+            // nothing is installed.
             let result = unsafe { ioctl::ioctl(&self.fd, Updater::<COPY, _>::new(&mut arg)) };
             match result.map_err(Stop::from) {
                 // The latter of a mapping whose first page is a huge one.
@@ -309,11 +323,12 @@ impl Uffd {
         Ok(())
     }
 
-    /// Write-protects the present pages of `range`, or ends protection and wakes waiting writers. The range may span mappings.
+    /// Write-protects the present pages of `range`, or ends protection and wakes waiting writers.
+    /// The range may span mappings.
     ///
     /// # Errors
-    /// [`Stop::Absent`] where a part is not registered; what comes before it is done. So is a hole between mappings before Linux 6.3;
-    /// later kernels pass over holes.
+    /// [`Stop::Absent`] where a part is not registered; what comes before it is done. So is a hole
+    /// between mappings before Linux 6.3; later kernels pass over holes.
     pub fn write_protect(&self, range: PageRange, protect: bool) -> Result<(), Stop> {
         match self.write_protect_at_once(range, protect) {
             Err(Stop::Absent) if range.pages() > 1 => self.write_protect_in_pieces(range, protect),
@@ -332,8 +347,8 @@ impl Uffd {
             .map_err(Stop::from)
     }
 
-    /// Kernels before 6.3 want all of the range in one mapping. Where mappings end is found by halving: that needs no more than system calls,
-    /// so it can be done in a signal handler.
+    /// Kernels before 6.3 want all of the range in one mapping. Where mappings end is found by
+    /// halving: that needs no more than system calls, so it can be done in a signal handler.
     #[cold]
     fn write_protect_in_pieces(&self, range: PageRange, protect: bool) -> Result<(), Stop> {
         let mut rest = range;
@@ -377,7 +392,8 @@ impl Uffd {
     /// Reads waiting messages without blocking; the number read, 0 when none waits.
     pub fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
         let len = size_of_val(messages);
-        // SAFETY: `Message` is plain old data without padding, so any bytes written into it are valid.
+        // SAFETY: `Message` is plain old data without padding, so any bytes written into it are
+        // valid.
         let bytes =
             unsafe { std::slice::from_raw_parts_mut(messages.as_mut_ptr().cast::<u8>(), len) };
         match rustix::io::read(&self.fd, bytes) {

@@ -10,10 +10,13 @@ use rustix::time::Timespec;
 /// How long is slept where the kernel waits for nobody.
 const BLIND: Duration = Duration::from_micros(200);
 
-/// Waits until one of `fds` has what it is asked for, at most `timeout`; how many have is returned, and which is in `fds`.
+/// Waits until one of `fds` has what it is asked for, at most `timeout`; how many have is returned,
+/// and which is in `fds`.
 ///
-/// A program may lower its limit on descriptors (RLIMIT_NOFILE) below the number of `fds`, even to 0; poll(2) then refuses to work for the process's other
-/// threads too. `None` then: any of them may have it, and a read that does not block tells. Waited is by `either`, an [`either`] of them, or a moment.
+/// A program may lower its limit on descriptors (RLIMIT_NOFILE) below the number of `fds`, even to
+/// 0; poll(2) then refuses to work for the process's other threads too. `None` then: any of them
+/// may have it, and a read that does not block tells. Waited is by `either`, an [`either`] of them,
+/// or a moment.
 pub fn wait_for(
     fds: &mut [PollFd<'_>],
     either: Option<&OwnedFd>,
@@ -33,7 +36,8 @@ pub fn wait_for(
     }
 }
 
-/// A descriptor that waits for `fds` whatever the limit on descriptors: an epoll. It is slower than poll(2) where that works.
+/// A descriptor that waits for `fds` whatever the limit on descriptors: an epoll. It is slower than
+/// poll(2) where that works.
 pub fn either(fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, Errno> {
     let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for fd in fds {

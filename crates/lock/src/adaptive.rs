@@ -1,9 +1,12 @@
-//! What to read ahead of a program, from what it is seen to touch: pure decisions, made per chunk and per group of chunks.
+//! What to read ahead of a program, from what it is seen to touch: pure decisions, made per chunk
+//! and per group of chunks.
 //!
-//! A mapping starts with read-around off, so that a sparse access reads one page. That is the wrong choice as soon as the program touches a good part of the
-//! file, since a page read by itself costs some fifteen times what it costs in a stream. When to change is the ski-rental problem: renting (single reads) until
-//! a fixed share of the price of buying (streaming the chunk) has been paid bounds the loss either way. The share here is about a tenth in groups,
-//! where random access is counted well, and a half in single chunks, where a few neighbours should not cost 2 MiB.
+//! A mapping starts with read-around off, so that a sparse access reads one page. That is the wrong
+//! choice as soon as the program touches a good part of the file, since a page read by itself costs
+//! some fifteen times what it costs in a stream. When to change is the ski-rental problem: renting
+//! (single reads) until a fixed share of the price of buying (streaming the chunk) has been paid
+//! bounds the loss either way. The share here is about a tenth in groups, where random access is
+//! counted well, and a half in single chunks, where a few neighbours should not cost 2 MiB.
 use std::ops::Range;
 
 /// Pages in a chunk, which is read as a whole: 2 MiB.
@@ -12,7 +15,8 @@ pub const CHUNK_PAGES: usize = 512;
 const GROUP_CHUNKS: usize = 32;
 /// A chunk with so many touched pages is read.
 const CHUNK_TOUCHED: u32 = 24;
-/// A group in which this share (1/N) of the pages is touched, spread over most of its chunks, is read.
+/// A group in which this share (1/N) of the pages is touched, spread over most of its chunks, is
+/// read.
 const GROUP_SHARE: u32 = 110;
 /// Pages touched in a row that make a stream.
 const STREAM_RUN: u32 = 8;
@@ -100,7 +104,8 @@ impl Adaptive {
         }
     }
 
-    /// Forgets what streams were seen: for those who cannot tell a page that was touched from one that was read ahead.
+    /// Forgets what streams were seen: for those who cannot tell a page that was touched from one
+    /// that was read ahead.
     pub fn forget_streams(&mut self) {
         self.ahead = AHEAD_MIN;
         for chunk in &mut self.chunks {
@@ -117,7 +122,8 @@ impl Adaptive {
         }
     }
 
-    /// Chunks to read now, in the order in which they are wanted. They count as asked for from here on.
+    /// Chunks to read now, in the order in which they are wanted. They count as asked for from here
+    /// on.
     pub fn decide(&mut self) -> Vec<usize> {
         let mut wanted = Vec::new();
         self.follow_streams(&mut wanted);

@@ -9,13 +9,14 @@ use super::flags::{AllFlags, LockFlags, Mode};
 use super::registry::{Holders, Segment};
 use super::state::{Guard, State, each_gap, errno_of, everything, pages, state};
 
-/// Locks the pages that hold any byte of `address..address + len` in exactly one mode; a lock in the other mode is replaced. The whole range is charged to
-/// the lock limit at once.
+/// Locks the pages that hold any byte of `address..address + len` in exactly one mode; a lock in
+/// the other mode is replaced. The whole range is charged to the lock limit at once.
 ///
 /// # Errors
-/// `EINVAL` flags are not exactly one mode, or the range wraps around; `EPERM` the limit is 0; `ENOMEM` over the limit (nothing has changed), or a part
-/// of the range is not mapped (what comes before it stays locked, as the system call leaves it) or cannot be faulted in (full mode; the range stays
-/// locked).
+/// `EINVAL` flags are not exactly one mode, or the range wraps around; `EPERM` the limit is 0;
+/// `ENOMEM` over the limit (nothing has changed), or a part of the range is not mapped (what comes
+/// before it stays locked, as the system call leaves it) or cannot be faulted in (full mode; the
+/// range stays locked).
 pub fn mlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), LockError> {
     const CALL: &str = "mlock2";
     let Some(mode) = flags.mode() else {
@@ -36,7 +37,8 @@ pub fn mlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), Lo
         }
         Err(errno) => {
             let error = LockError::of_limit(CALL, errno, uncharged(&mut state, range));
-            // Over the limit nothing is changed. At a hole, or where faulting in failed, the kernel keeps what it did.
+            // Over the limit nothing is changed. At a hole, or where faulting in failed, the kernel
+            // keeps what it did.
             if errno != Errno::INVAL && errno != Errno::PERM && error.report().is_none() {
                 adopt(&mut state, range, mode);
             }
@@ -62,13 +64,14 @@ fn restore_modes(state: &mut State, range: PageRange, mode: Mode) {
         }
     });
     for (part, wanted) in other {
-        // Charged already, and pages of full ones are present. Refused only where the limit has been lowered below what is locked: then they stay as they are,
-        // locked.
+        // Charged already, and pages of full ones are present. Refused only where the limit has
+        // been lowered below what is locked: then they stay as they are, locked.
         let _ = kernel::mlock2(part.address(), part.bytes(), wanted.kernel());
     }
 }
 
-/// Bytes of `range` that are not charged to the lock limit yet: what a lock of it needs. Where the kernel's list cannot be read, by the registry.
+/// Bytes of `range` that are not charged to the lock limit yet: what a lock of it needs. Where the
+/// kernel's list cannot be read, by the registry.
 pub(super) fn uncharged(state: &mut State, range: PageRange) -> u64 {
     let mut charged = 0;
     match smaps::locked(None) {
@@ -84,7 +87,8 @@ pub(super) fn uncharged(state: &mut State, range: PageRange) -> u64 {
     (range.bytes() as u64).saturating_sub(charged)
 }
 
-/// Registers what the kernel has locked of `range` although the call failed: what comes before a hole, or all of it where faulting in failed.
+/// Registers what the kernel has locked of `range` although the call failed: what comes before a
+/// hole, or all of it where faulting in failed.
 fn adopt(state: &mut State, range: PageRange, mode: Mode) {
     let head = kernel::mapped_head(range);
     let parts = match smaps::locked(None) {
@@ -93,7 +97,8 @@ fn adopt(state: &mut State, range: PageRange, mode: Mode) {
             .filter(|area| !area.is_secret())
             .map(|area| area.range().intersection(head))
             .collect(),
-        // No descriptor left, say. Should it be more than the kernel locked: that is found out when the two are compared, where an entry too few would not be.
+        // No descriptor left, say. Should it be more than the kernel locked: that is found out when
+        // the two are compared, where an entry too few would not be.
         Err(_) if head != range || mode == Mode::Full => vec![head],
         Err(_) => Vec::new(),
     };
@@ -102,10 +107,12 @@ fn adopt(state: &mut State, range: PageRange, mode: Mode) {
     }
 }
 
-/// Unlocks the range, whoever of the process locked it and in whatever mode; foreign locks in it, too. Pages that an owner holds stay.
+/// Unlocks the range, whoever of the process locked it and in whatever mode; foreign locks in it,
+/// too. Pages that an owner holds stay.
 ///
 /// # Errors
-/// `EINVAL` the range wraps around; `ENOMEM` a part of it is not mapped (what comes before it is unlocked).
+/// `EINVAL` the range wraps around; `ENOMEM` a part of it is not mapped (what comes before it is
+/// unlocked).
 pub fn munlock(address: *const u8, len: usize) -> Result<(), LockError> {
     const CALL: &str = "munlock";
     let mut state = state();
@@ -123,11 +130,12 @@ pub fn munlock(address: *const u8, len: usize) -> Result<(), LockError> {
     unlock(&mut state, CALL, range, |_| true, true)
 }
 
-/// Unlocks those pages of the range that are locked in one of the modes in `flags`. The others, foreign locks among them, are left as they are: that is
-/// success, too.
+/// Unlocks those pages of the range that are locked in one of the modes in `flags`. The others,
+/// foreign locks among them, are left as they are: that is success, too.
 ///
 /// # Errors
-/// `EINVAL` flags are not one or both modes, or the range wraps around; `ENOMEM` a part of it is not mapped (what comes before it is done).
+/// `EINVAL` flags are not one or both modes, or the range wraps around; `ENOMEM` a part of it is
+/// not mapped (what comes before it is done).
 pub fn munlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), LockError> {
     const CALL: &str = "munlock2";
     if !flags.is_subset() {
@@ -148,7 +156,8 @@ pub fn munlock2(address: *const u8, len: usize, flags: LockFlags) -> Result<(), 
     unlock(&mut state, CALL, range, |mode| flags.names(mode), false)
 }
 
-/// Takes the process's lock from pages of `range` whose mode is `wanted`; with `unknown`, also unlocks what the registry does not know.
+/// Takes the process's lock from pages of `range` whose mode is `wanted`; with `unknown`, also
+/// unlocks what the registry does not know.
 fn unlock(
     state: &mut State,
     call: &'static str,
@@ -207,7 +216,8 @@ fn release(
         kernel::munlock(part.address(), part.bytes())?;
     }
     for (part, mode) in weakened {
-        // Refused where the limit has been lowered below what is locked: then it stays full, which keeps what its owners were promised.
+        // Refused where the limit has been lowered below what is locked: then it stays full, which
+        // keeps what its owners were promised.
         let _ = kernel::mlock2(part.address(), part.bytes(), mode.kernel());
     }
     state.registry.now().update(range, left);
@@ -239,21 +249,24 @@ fn drop_unlocked(state: &mut State, range: PageRange) {
     }
 }
 
-/// Forgets the range: it has been unmapped otherwise than by [`munmap`](super::munmap). What is there now is left as it is.
+/// Forgets the range: it has been unmapped otherwise than by [`munmap`](super::munmap). What is
+/// there now is left as it is.
 pub fn forget(address: *const u8, len: usize) {
     if let Ok(range) = pages(address as usize, len) {
         state().forget(range);
     }
 }
 
-/// Locks what is mapped now (`CURRENT`), what will be mapped (`FUTURE`), or both; with `ONFAULT` as pages are touched. Each call replaces what was said
-/// about the future before.
+/// Locks what is mapped now (`CURRENT`), what will be mapped (`FUTURE`), or both; with `ONFAULT` as
+/// pages are touched. Each call replaces what was said about the future before.
 ///
-/// With future locking, what is mapped beyond the lock limit fails with `EAGAIN`, address space without access included.
+/// With future locking, what is mapped beyond the lock limit fails with `EAGAIN`, address space
+/// without access included.
 ///
 /// # Errors
-/// `EINVAL` flags are empty, `ONFAULT` alone, or unknown; `EPERM` the limit is 0; `ENOMEM` all that is mapped, touched or not, is more than the limit;
-/// with `CURRENT`, what opening `/proc/self/smaps` says (`EMFILE`): then nothing has changed.
+/// `EINVAL` flags are empty, `ONFAULT` alone, or unknown; `EPERM` the limit is 0; `ENOMEM` all that
+/// is mapped, touched or not, is more than the limit; with `CURRENT`, what opening
+/// `/proc/self/smaps` says (`EMFILE`): then nothing has changed.
 pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
     const CALL: &str = "mlockall";
     let mut state = state();
@@ -310,12 +323,14 @@ fn address_space_bytes() -> u64 {
     pages.unwrap_or(0u64) * pagetide_kernel::PAGE_SIZE as u64
 }
 
-/// Unlocks everything, foreign locks included, and ends future locking. Pages that an owner holds stay locked, without a gap unless future locking is to be ended where the
-/// limit is short (see [`munlockall2`]).
+/// Unlocks everything, foreign locks included, and ends future locking. Pages that an owner holds
+/// stay locked, without a gap unless future locking is to be ended where the limit is short (see
+/// [`munlockall2`]).
 ///
 /// # Errors
-/// With owners only: what opening `/proc/self/smaps` says; `ENOMEM` if future locking cannot be ended without losing an owner's lock, because the limit has
-/// been lowered below what owners hold: the rest is unlocked then.
+/// With owners only: what opening `/proc/self/smaps` says; `ENOMEM` if future locking cannot be
+/// ended without losing an owner's lock, because the limit has been lowered below what owners hold:
+/// the rest is unlocked then.
 pub fn munlockall() -> Result<(), LockError> {
     const CALL: &str = "munlockall";
     let mut state = state();
@@ -364,16 +379,20 @@ fn unlock_mapped(
     }
 }
 
-/// Unlocks by part: `CURRENT` what is mapped, keeping future locking; `FUTURE` ends future locking, keeping what is locked; `ONFAULT` ranges locked on
-/// fault, current and future, leaving full ones. Foreign locks are left as they are, and so are pages that an owner holds.
+/// Unlocks by part: `CURRENT` what is mapped, keeping future locking; `FUTURE` ends future locking,
+/// keeping what is locked; `ONFAULT` ranges locked on fault, current and future, leaving full ones.
+/// Foreign locks are left as they are, and so are pages that an owner holds.
 ///
-/// Ending the future alone needs two steps, because the kernel has no such call: `mlockall(CURRENT | ONFAULT)`, which ends it and marks everything, then
-/// unlocking what was not locked before. What another thread maps or locks in between may end up locked or not. Where the lock limit forbids the first step,
-/// everything is unlocked and locked again, and a page can leave memory in that moment.
+/// Ending the future alone needs two steps, because the kernel has no such call: `mlockall(CURRENT
+/// | ONFAULT)`, which ends it and marks everything, then unlocking what was not locked before. What
+/// another thread maps or locks in between may end up locked or not. Where the lock limit forbids
+/// the first step, everything is unlocked and locked again, and a page can leave memory in that
+/// moment.
 ///
 /// # Errors
-/// `EINVAL` flags are empty or unknown; what opening `/proc/self/smaps` says; `ENOMEM` if ending the future would lose locks, because the limit has been lowered
-/// below what is locked: future locking goes on then.
+/// `EINVAL` flags are empty or unknown; what opening `/proc/self/smaps` says; `ENOMEM` if ending
+/// the future would lose locks, because the limit has been lowered below what is locked: future
+/// locking goes on then.
 pub fn munlockall2(flags: AllFlags) -> Result<(), LockError> {
     const CALL: &str = "munlockall2";
     if !flags.is_subset() {

@@ -4,7 +4,8 @@ use std::fmt;
 use pagetide_kernel::limits::LockLimits;
 use rustix::io::Errno;
 
-/// The lock limit and what was asked of it, in bytes, with the line that raises it for a shell, a systemd unit and a container (its `Display`).
+/// The lock limit and what was asked of it, in bytes, with the line that raises it for a shell, a
+/// systemd unit and a container (its `Display`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitReport {
     /// Bytes that the call would have locked beyond those that were.
@@ -57,7 +58,8 @@ impl fmt::Display for LimitReport {
         };
         writeln!(
             f,
-            "lock limit: {} bytes needed, {} in use (VmLck); RLIMIT_MEMLOCK soft {}, hard {}; CAP_IPC_LOCK: {}",
+            "lock limit: {} bytes needed, {} in use (VmLck); RLIMIT_MEMLOCK soft {}, hard {}; \
+             CAP_IPC_LOCK: {}",
             self.needed,
             self.in_use,
             limit(self.soft),
@@ -73,7 +75,8 @@ impl fmt::Display for LimitReport {
         } else {
             writeln!(
                 f,
-                "  shell:     sudo prlimit --pid $$ --memlock={0}:{0}   (for good: '* - memlock {kib}' in /etc/security/limits.d/memlock.conf, then log in again)",
+                "  shell:     sudo prlimit --pid $$ --memlock={0}:{0}   (for good: '* - memlock \
+                 {kib}' in /etc/security/limits.d/memlock.conf, then log in again)",
                 kib * 1024
             )?;
         }
@@ -183,7 +186,8 @@ impl fmt::Display for LockError {
             Cause::Limit(report) => write!(f, "\n{report}"),
             Cause::Hole => write!(
                 f,
-                ": a part of the range is not mapped or cannot be faulted in; expected mapped, accessible pages throughout"
+                ": a part of the range is not mapped or cannot be faulted in; expected mapped, \
+                 accessible pages throughout"
             ),
             Cause::Flags(flags, expected) => write!(f, ": flags {flags:#x}, expected {expected}"),
             Cause::Other => Ok(()),

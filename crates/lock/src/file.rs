@@ -25,13 +25,16 @@ use super::watch::{Shared, Watch};
 /// How the file will be read, which decides what a fault reads beside the page touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Access {
-    /// Nothing at first; then as the program is seen to need. A thread watches, which costs nothing while there are no major faults.
+    /// Nothing at first; then as the program is seen to need. A thread watches, which costs nothing
+    /// while there are no major faults.
     #[default]
     Adaptive,
-    /// Read the page alone (`MADV_RANDOM`). What is in the page cache around it is mapped, and so locked, too.
+    /// Read the page alone (`MADV_RANDOM`). What is in the page cache around it is mapped, and so
+    /// locked, too.
     Random,
-    /// The page alone is read, mapped and locked, whatever the page cache holds around it. Each page costs a fault of its own, also of a file that is cached.
-    /// In a forked child as `Random`. Needs userfaultfd with `WP_ASYNC` (Linux 6.7); with [`Mode::Full`] it means nothing.
+    /// The page alone is read, mapped and locked, whatever the page cache holds around it. Each
+    /// page costs a fault of its own, also of a file that is cached. In a forked child as `Random`.
+    /// Needs userfaultfd with `WP_ASYNC` (Linux 6.7); with [`Mode::Full`] it means nothing.
     Exact,
     /// What follows it, far ahead (`MADV_SEQUENTIAL`).
     Sequential,
@@ -80,7 +83,8 @@ impl LockedFileBuilder {
         self
     }
 
-    /// A part of the file: `len` bytes from `offset`, cut at the file's end. `offset` is a multiple of the page size.
+    /// A part of the file: `len` bytes from `offset`, cut at the file's end. `offset` is a multiple
+    /// of the page size.
     #[must_use]
     pub fn range(mut self, offset: u64, len: u64) -> Self {
         self.range = Some((offset, len));
@@ -90,8 +94,9 @@ impl LockedFileBuilder {
     /// Opens, maps and locks the file at `path`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for a range that does not begin in the file or on a page; what opening and mapping say; [`LockError`] (as the
-    /// source) where it cannot be locked: then nothing is mapped.
+    /// [`io::ErrorKind::InvalidInput`] for a range that does not begin in the file or on a page;
+    /// what opening and mapping say; [`LockError`] (as the source) where it cannot be locked: then
+    /// nothing is mapped.
     pub fn open(&self, path: impl AsRef<Path>) -> io::Result<LockedFile> {
         self.map(File::open(path)?)
     }
@@ -127,7 +132,8 @@ impl LockedFileBuilder {
         let mode = self.mode.unwrap_or(Mode::OnFault);
         let exact = self.access == Access::Exact && mode == Mode::OnFault;
         let (protection, flags) = match self.sharing {
-            // Of a file that may not be written, userfaultfd takes private mappings only. Read, they are the page cache's own pages as well.
+            // Of a file that may not be written, userfaultfd takes private mappings only. Read,
+            // they are the page cache's own pages as well.
             Sharing::ReadOnly if exact => (ProtFlags::READ, MapFlags::PRIVATE),
             Sharing::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
             Sharing::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
@@ -191,9 +197,10 @@ fn io_error(error: LockError) -> io::Error {
 
 /// A mapped file whose pages stay in memory once they are touched.
 ///
-/// Locked are pages that this process touches. What the watcher reads ahead is in the page cache, not locked, until it is touched. The kernel maps what
-/// is in the page cache already around each page that is touched (up to 16 pages, or a whole 2 MiB where the file is cached in folios of that size); that is
-/// locked with it, unless [`Access::Exact`] is asked for.
+/// Locked are pages that this process touches. What the watcher reads ahead is in the page cache,
+/// not locked, until it is touched. The kernel maps what is in the page cache already around each
+/// page that is touched (up to 16 pages, or a whole 2 MiB where the file is cached in folios of
+/// that size); that is locked with it, unless [`Access::Exact`] is asked for.
 ///
 /// If the file is truncated, touching what is gone raises SIGBUS, as in any mapping.
 #[derive(Debug)]
@@ -273,12 +280,14 @@ impl LockedFile {
         Some(unsafe { std::slice::from_raw_parts_mut(self.address, self.len) })
     }
 
-    /// Copies bytes from `offset` (in the mapping) into `buffer`, touching and so locking their pages. Returns how many there were. A file that
-    /// is changed meanwhile gives some mixture of old and new.
+    /// Copies bytes from `offset` (in the mapping) into `buffer`, touching and so locking their
+    /// pages. Returns how many there were. A file that is changed meanwhile gives some mixture of
+    /// old and new.
     pub fn copy_to(&self, offset: usize, buffer: &mut [u8]) -> usize {
         let count = self.len.saturating_sub(offset).min(buffer.len());
         if count > 0 {
-            // SAFETY: within the mapping and within the buffer, which do not overlap; the copy makes no reference to bytes that may change.
+            // SAFETY: within the mapping and within the buffer, which do not overlap; the copy
+            // makes no reference to bytes that may change.
             unsafe {
                 std::ptr::copy_nonoverlapping(self.address.add(offset), buffer.as_mut_ptr(), count);
             }
@@ -286,8 +295,9 @@ impl LockedFile {
         count
     }
 
-    /// Starts reading scattered parts (byte ranges in the mapping), all of them at once so that the device works on many, and returns when the reads are
-    /// queued. The pages are in the page cache then, and locked when touched.
+    /// Starts reading scattered parts (byte ranges in the mapping), all of them at once so that the
+    /// device works on many, and returns when the reads are queued. The pages are in the page cache
+    /// then, and locked when touched.
     ///
     /// # Errors
     /// `InvalidInput` for a range beyond the end.
@@ -325,7 +335,8 @@ impl LockedFile {
         self.shared.statistics()
     }
 
-    /// Locks all of it: reads block by block, calling `progress` with the bytes done so far, then turns the lock into a full one.
+    /// Locks all of it: reads block by block, calling `progress` with the bytes done so far, then
+    /// turns the lock into a full one.
     ///
     /// # Errors
     /// Where the file cannot be read or the lock fails.
@@ -348,7 +359,8 @@ impl LockedFile {
         Ok(())
     }
 
-    /// Whether the kernel tells this user which of the file's pages are in the page cache: its owner, whoever may write it, and root.
+    /// Whether the kernel tells this user which of the file's pages are in the page cache: its
+    /// owner, whoever may write it, and root.
     pub fn is_told(&self) -> bool {
         pagetide_kernel::residency::is_told(self.descriptor())
     }
@@ -418,7 +430,8 @@ impl Drop for LockedFile {
         }
         let unmap = || {
             if !self.address.is_null() {
-                // SAFETY: mapped by `map`, and nothing uses it any more: the watcher has ended, references borrow from `self`.
+                // SAFETY: mapped by `map`, and nothing uses it any more: the watcher has ended,
+                // references borrow from `self`.
                 let _ = unsafe { munmap(self.address.cast(), self.len) };
             }
         };

@@ -39,7 +39,8 @@ macro_rules! flags {
         impl $name {
             $($(#[$meta])* pub const $flag: $name = $name($bits);)*
 
-            /// From a number, which may hold bits that no flag has; the calls answer those with `EINVAL`.
+            /// From a number, which may hold bits that no flag has; the calls answer those with
+            /// `EINVAL`.
             pub const fn from_bits(bits: u32) -> $name {
                 $name(bits)
             }
@@ -71,7 +72,8 @@ macro_rules! flags {
 
 flags!(
     LockFlags,
-    "Modes, for [`mlock2`](super::mlock2) (exactly one) and [`munlock2`](super::munlock2) (one or both).",
+    "Modes, for [`mlock2`](super::mlock2) (exactly one) and [`munlock2`](super::munlock2) (one or \
+     both).",
     {
         /// Every page at once.
         LOCKED = 1;

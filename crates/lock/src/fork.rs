@@ -1,5 +1,6 @@
 //! Forked children: the kernel drops all locks in them, and the registry's are taken again.
-// `pthread_atfork` is an interface of the C library; a page tells the process from its forked children.
+// `pthread_atfork` is an interface of the C library; a page tells the process from its forked
+// children.
 #![allow(unsafe_code)]
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -17,8 +18,9 @@ use super::state::{self, Guard, State, everything, state};
 /// What a forked child does with the registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForkPolicy {
-    /// Locks every range again before `fork` returns in the child, and future locking is on again if it was. A full lock of private memory that was written
-    /// copies it there. The child has a lock limit of its own, of the same size.
+    /// Locks every range again before `fork` returns in the child, and future locking is on again
+    /// if it was. A full lock of private memory that was written copies it there. The child has a
+    /// lock limit of its own, of the same size.
     Relock,
     /// Starts with nothing locked. Owners keep their memory and lose their locks.
     Drop,
@@ -34,7 +36,8 @@ pub fn fork_policy() -> ForkPolicy {
     state().policy
 }
 
-/// In a forked child: why some range could not be locked again, if so. Those ranges are not locked and not in the registry.
+/// In a forked child: why some range could not be locked again, if so. Those ranges are not locked
+/// and not in the registry.
 pub fn fork_error() -> Option<Errno> {
     state().fork_error
 }
@@ -47,7 +50,8 @@ pub(super) fn generation() -> u64 {
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Whether this process has been seen to: one word in a page that the kernel empties in a forked child.
+/// Whether this process has been seen to: one word in a page that the kernel empties in a forked
+/// child.
 static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 const NEW: u32 = 0;
 const BEING_SEEN_TO: u32 = 1;
@@ -83,8 +87,9 @@ fn mark() -> &'static AtomicU32 {
     unsafe { &*word }
 }
 
-/// Sees to this process, if nobody has: children are to be handled from now on, and a child that was not (of a bare `clone`, or of a fork that another thread made
-/// while the first of these calls was under way) begins anew, as it has no locks and what it knows of them may be half done.
+/// Sees to this process, if nobody has: children are to be handled from now on, and a child that
+/// was not (of a bare `clone`, or of a fork that another thread made while the first of these calls
+/// was under way) begins anew, as it has no locks and what it knows of them may be half done.
 pub(super) fn attend() {
     let mark = mark();
     while mark.load(Ordering::Acquire) != KNOWN {
@@ -98,7 +103,8 @@ pub(super) fn attend() {
         }
         if STARTED.swap(true, Ordering::AcqRel) {
             let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
-            // SAFETY: whoever held the guard or the state is not in this process, and nobody here gets at them before `KNOWN`.
+            // SAFETY: whoever held the guard or the state is not in this process, and nobody here
+            // gets at them before `KNOWN`.
             unsafe {
                 PARKED.0.get().write(None);
                 state::begin_anew(generation);
@@ -106,7 +112,8 @@ pub(super) fn attend() {
             PARKED_BY.store(0, Ordering::Relaxed);
         }
         if !HANDLERS.load(Ordering::Acquire) {
-            // SAFETY: the handlers live as long as the process. A failure (no memory) leaves children without locks, as the kernel does. Twice is once: see `before`.
+            // SAFETY: the handlers live as long as the process. A failure (no memory) leaves
+            // children without locks, as the kernel does. Twice is once: see `before`.
             unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
             HANDLERS.store(true, Ordering::Release);
         }
@@ -116,7 +123,8 @@ pub(super) fn attend() {
 
 /// The guard between the handlers, which run on the forking thread.
 struct Parked(UnsafeCell<Option<std::mem::ManuallyDrop<Guard>>>);
-// SAFETY: only reached by the handlers while the state's lock is held by the thread that forks, and by `attend` while nobody else does.
+// SAFETY: only reached by the handlers while the state's lock is held by the thread that forks, and
+// by `attend` while nobody else does.
 unsafe impl Sync for Parked {}
 static PARKED: Parked = Parked(UnsafeCell::new(None));
 /// The thread that is between the handlers, which is the same in the child.
@@ -170,7 +178,8 @@ extern "C" fn in_child() {
     }
 }
 
-/// Locks `range` in `mode` without asking whether all of it can be faulted in (no access): it was locked before the fork, and is so again.
+/// Locks `range` in `mode` without asking whether all of it can be faulted in (no access): it was
+/// locked before the fork, and is so again.
 fn lock(range: PageRange, mode: Mode) -> Result<(), Errno> {
     kernel::mlock2(range.address(), range.bytes(), kernel::MLOCK_ONFAULT)?;
     if mode == Mode::Full {

@@ -18,11 +18,12 @@ pub struct Held<'a> {
     _bytes: PhantomData<&'a [u8]>,
 }
 
-/// Locks the pages of `bytes` on behalf of the owner of what is returned. Other owners may hold the same pages, in the same or the other mode.
+/// Locks the pages of `bytes` on behalf of the owner of what is returned. Other owners may hold the
+/// same pages, in the same or the other mode.
 ///
 /// # Errors
-/// As [`mlock2`](super::mlock2), and what reading `/proc/self/smaps` says where other code may have locked some of it; nothing is locked then that was
-/// not before.
+/// As [`mlock2`](super::mlock2), and what reading `/proc/self/smaps` says where other code may have
+/// locked some of it; nothing is locked then that was not before.
 pub fn hold(bytes: &[u8], mode: Mode) -> Result<Held<'_>, LockError> {
     if bytes.is_empty() {
         // It has an address all the same, of which nothing is known.
@@ -57,7 +58,8 @@ impl Held<'_> {
     }
 }
 
-/// The same without a lifetime, for owners that own their mapping. It must be dropped before the memory is unmapped, or with it.
+/// The same without a lifetime, for owners that own their mapping. It must be dropped before the
+/// memory is unmapped, or with it.
 #[derive(Debug)]
 pub(super) struct Hold {
     range: PageRange,
@@ -107,7 +109,8 @@ impl Hold {
         state().kept(self.range, self.generation) == [self.range]
     }
 
-    /// The memory is not here any more (a forked child that did not inherit it), and something else may be: nothing is to be undone.
+    /// The memory is not here any more (a forked child that did not inherit it), and something else
+    /// may be: nothing is to be undone.
     pub fn forget(self) {
         std::mem::forget(self);
     }
@@ -121,7 +124,8 @@ impl Hold {
     }
 }
 
-/// Locks `part`, which was locked as `before` says, for an owner that wants `mode`: never weaker than before.
+/// Locks `part`, which was locked as `before` says, for an owner that wants `mode`: never weaker
+/// than before.
 fn take(part: PageRange, before: Option<Mode>, mode: Mode) -> Result<(), Errno> {
     let lock = |mode: Mode| kernel::mlock2(part.address(), part.bytes(), mode.kernel());
     if before != Some(Mode::Full) {
@@ -133,7 +137,8 @@ fn take(part: PageRange, before: Option<Mode>, mode: Mode) -> Result<(), Errno> 
     Ok(())
 }
 
-/// What in `range` is locked and nobody knows of: other code's locks, to be left as they are when the owner lets go.
+/// What in `range` is locked and nobody knows of: other code's locks, to be left as they are when
+/// the owner lets go.
 fn foreign_locks(state: &mut State, range: PageRange) -> Result<Vec<(PageRange, Mode)>, LockError> {
     if !unknown(state, range).into_iter().any(kernel::may_be_locked) {
         return Ok(Vec::new());
@@ -196,7 +201,8 @@ fn release(state: &mut State, range: PageRange, mode: Mode) {
         let before = segment.holders.mode();
         let holders = segment.holders.released(mode);
         let left = holders.mode();
-        // When the last one goes, what an earlier one could not weaken is weakened, or noted as it is.
+        // When the last one goes, what an earlier one could not weaken is weakened, or noted as it
+        // is.
         let last = !holders.owned() && left == Some(Mode::OnFault);
         if before != left || last {
             after.push((segment.range, left));
@@ -218,7 +224,8 @@ fn release(state: &mut State, range: PageRange, mode: Mode) {
     }
     let registry = state.registry.now();
     registry.update(range, |holders| holders.released(mode).settled());
-    // The limit has been lowered below what is locked. What was full stays so, and is the process's in that mode if it is the process's.
+    // The limit has been lowered below what is locked. What was full stays so, and is the process's
+    // in that mode if it is the process's.
     for part in refused {
         registry.update(part, |holders| match holders.process {
             Some(_) if !holders.owned() => holders.with_process(Some(Mode::Full)),

@@ -1,14 +1,16 @@
 //! The registry, and the changes that are still to be made in it.
 //!
-//! A system call leaves little of the registry in the processor's caches. Going down its tree after each one costs about a microsecond with 20 000 ranges, most of it
-//! waiting for memory. So the changes that need no answer are noted, one behind the other, and made a batch at a time or when somebody asks: then only the
-//! first of them finds the tree cold.
+//! A system call leaves little of the registry in the processor's caches. Going down its tree after
+//! each one costs about a microsecond with 20 000 ranges, most of it waiting for memory. So the
+//! changes that need no answer are noted, one behind the other, and made a batch at a time or when
+//! somebody asks: then only the first of them finds the tree cold.
 use pagetide_kernel::{PageNumber, PageRange};
 
 use super::flags::Mode;
 use super::registry::Registry;
 
-/// Changes noted before they are made. More would gain little, and make the call that makes them wait longer.
+/// Changes noted before they are made. More would gain little, and make the call that makes them
+/// wait longer.
 const NOTES_MAX: usize = 32;
 
 /// The process's lock on a range set to a mode.
@@ -62,7 +64,8 @@ impl Journal {
         }
     }
 
-    /// Whether any owner holds anything. The notes are of the process and change nothing about that.
+    /// Whether any owner holds anything. The notes are of the process and change nothing about
+    /// that.
     pub fn has_owners(&self) -> bool {
         self.registry.has_owners()
     }

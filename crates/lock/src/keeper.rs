@@ -1,4 +1,5 @@
-//! Keeping the pages of a file in memory from the moment anyone touches them, not only this process.
+//! Keeping the pages of a file in memory from the moment anyone touches them, not only this
+//! process.
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -18,8 +19,9 @@ const WINDOW_PAGES: u64 = 1 << 14;
 
 /// A file whose pages are locked soon after they enter the page cache, whoever brought them in.
 ///
-/// The kernel locks a page on fault for the process that faults. So that another process's touch counts, [`Keeper::step`] looks which pages of the file are in
-/// the page cache and takes those into this process's locked mapping. Between touch and step the page could be evicted.
+/// The kernel locks a page on fault for the process that faults. So that another process's touch
+/// counts, [`Keeper::step`] looks which pages of the file are in the page cache and takes those
+/// into this process's locked mapping. Between touch and step the page could be evicted.
 #[derive(Debug)]
 pub struct Keeper {
     file: LockedFile,
@@ -34,7 +36,8 @@ pub struct Keeper {
     next_look: Instant,
 }
 
-/// What would be different if pages came or went: those that are locked stay, unless the file is cut or written past the cache, which changes its time.
+/// What would be different if pages came or went: those that are locked stay, unless the file is
+/// cut or written past the cache, which changes its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Seen {
     cached: u64,
@@ -43,12 +46,14 @@ struct Seen {
 }
 
 impl Keeper {
-    /// Keeps `file`, which is best mapped with [`Access::Random`] so that keeping reads nothing by itself. `access` says what is read ahead of those who
-    /// touch it: nothing for `Random`, `Exact` and `Normal`, dense chunks and streams for `Adaptive`, the chunk and the next for `Sequential`.
+    /// Keeps `file`, which is best mapped with [`Access::Random`] so that keeping reads nothing by
+    /// itself. `access` says what is read ahead of those who touch it: nothing for `Random`,
+    /// `Exact` and `Normal`, dense chunks and streams for `Adaptive`, the chunk and the next for
+    /// `Sequential`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::PermissionDenied`] for a file of which the kernel does not tell this user what is cached. If all of it is locked already
-    /// ([`LockedFile::fill`]), no keeper is needed.
+    /// [`io::ErrorKind::PermissionDenied`] for a file of which the kernel does not tell this user
+    /// what is cached. If all of it is locked already ([`LockedFile::fill`]), no keeper is needed.
     pub fn new(file: LockedFile, access: Access) -> io::Result<Keeper> {
         let pages = file.pages().pages() as usize;
         if !is_told(file.descriptor()) {
@@ -76,8 +81,8 @@ impl Keeper {
         self.locked_pages * PAGE_SIZE as u64
     }
 
-    /// Locks what has come into the page cache since the last step. Cheap when nothing has (Linux 6.5; before, every page is asked for, at most once a
-    /// second). Returns whether it looked.
+    /// Locks what has come into the page cache since the last step. Cheap when nothing has (Linux
+    /// 6.5; before, every page is asked for, at most once a second). Returns whether it looked.
     ///
     /// # Errors
     /// Where the file cannot be read any more.

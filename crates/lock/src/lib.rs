@@ -1,27 +1,37 @@
 //! Lock: memory that stays once it is touched, and costs nothing until then.
 //!
-//! The kernel locks memory in two modes. *Full* (`mlock`) faults the whole range in at once. *On fault* (`MLOCK_ONFAULT`) locks what is present and each
-//! other page when it is first touched. The kernel does not tell which range has which mode, nor who wanted it, so some things cannot be said to it:
-//! unlock one mode only, end future locking alone, map locked on fault in one step, keep a page while a second owner still needs it. This module keeps a
+//! The kernel locks memory in two modes. *Full* (`mlock`) faults the whole range in at once. *On
+//! fault* (`MLOCK_ONFAULT`) locks what is present and each other page when it is first touched. The
+//! kernel does not tell which range has which mode, nor who wanted it, so some things cannot be
+//! said to it: unlock one mode only, end future locking alone, map locked on fault in one step,
+//! keep a page while a second owner still needs it. This module keeps a
 //! [registry](Registry) and says all of it.
 //!
-//! - [`mlock2`], [`munlock`], [`munlock2`], [`mlockall`], [`munlockall`], [`munlockall2`], [`mmap`], [`munmap`], [`mremap`]: the calls, errno for errno.
-//! - [`hold`]: a lock with an owner. Any number of owners may hold a page; it is unlocked when the last one lets go.
-//! - [`LockedFile`]: a file of which only parts are used. [`SecretBuf`]: bytes that never leave memory.
-//! - [`ranges`]: what is locked, how, and how much of it is resident. [`LimitReport`]: why something could not be locked, and the line that mends it.
+//! - [`mlock2`], [`munlock`], [`munlock2`], [`mlockall`], [`munlockall`], [`munlockall2`],
+//!   [`mmap`], [`munmap`], [`mremap`]: the calls, errno for errno.
+//! - [`hold`]: a lock with an owner. Any number of owners may hold a page; it is unlocked when the
+//!   last one lets go.
+//! - [`LockedFile`]: a file of which only parts are used. [`SecretBuf`]: bytes that never leave
+//!   memory.
+//! - [`ranges`]: what is locked, how, and how much of it is resident. [`LimitReport`]: why
+//!   something could not be locked, and the line that mends it.
 //!
 //! # Whose lock it is
-//! The calls act for the process, as the system calls do: locking again replaces the mode, one unlock undoes any number of locks. An owner
-//! ([`hold`], [`LockedFile`], [`SecretBuf`]) is counted beside that, page by page, and none of the calls takes a page from it. A page's
-//! mode is full if anyone wants it full.
+//! The calls act for the process, as the system calls do: locking again replaces the mode, one
+//! unlock undoes any number of locks. An owner ([`hold`], [`LockedFile`], [`SecretBuf`]) is counted
+//! beside that, page by page, and none of the calls takes a page from it. A page's mode is full if
+//! anyone wants it full.
 //!
-//! Locks that other code made with bare system calls (*foreign* ones) are left alone, except by the two calls whose meaning is to unlock
-//! whatever is there: [`munlock`] on its range and [`munlockall`] everywhere.
+//! Locks that other code made with bare system calls (*foreign* ones) are left alone, except by the
+//! two calls whose meaning is to unlock whatever is there: [`munlock`] on its range and
+//! [`munlockall`] everywhere.
 //!
 //! # Unmapping
-//! Memory that was locked here is to be unmapped or moved with [`munmap`] and [`mremap`] of this module, or its range given to [`forget`]; owners see to that
-//! themselves. Ranges that were unmapped otherwise are forgotten when the registry is compared with the kernel's list, which every call that unlocks by
-//! what the registry knows of the whole address space does ([`munlockall2`], [`ranges`]), and [`munlock2`] once future locking has been used.
+//! Memory that was locked here is to be unmapped or moved with [`munmap`] and [`mremap`] of this
+//! module, or its range given to [`forget`]; owners see to that themselves. Ranges that were
+//! unmapped otherwise are forgotten when the registry is compared with the kernel's list, which
+//! every call that unlocks by what the registry knows of the whole address space does
+//! ([`munlockall2`], [`ranges`]), and [`munlock2`] once future locking has been used.
 mod adaptive;
 mod calls;
 mod error;

@@ -1,5 +1,6 @@
 //! Mapping with a lock in one step, and unmapping and moving so that the registry knows.
-// Mapping, unmapping and moving memory are unsafe interfaces; callers answer for them as they do for the system calls.
+// Mapping, unmapping and moving memory are unsafe interfaces; callers answer for them as they do
+// for the system calls.
 #![allow(unsafe_code)]
 use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
@@ -14,17 +15,21 @@ use super::error::{LimitReport, LockError};
 use super::flags::{LockFlags, Mode};
 use super::state::{errno_of, pages, state};
 
-/// Maps memory and locks it in the mode of `lock`, all or nothing. `file` is the descriptor and the offset in bytes; anonymous memory if `None`.
-/// `MAP_POPULATE` has no effect on memory locked on fault, as in the kernel.
+/// Maps memory and locks it in the mode of `lock`, all or nothing. `file` is the descriptor and the
+/// offset in bytes; anonymous memory if `None`. `MAP_POPULATE` has no effect on memory locked on
+/// fault, as in the kernel.
 ///
-/// With `MAP_FIXED` the limit is checked before anything is replaced, and what was known of the pages there is forgotten. If another thread uses up the
-/// limit between the check and the lock, the old mapping is lost and the call fails.
+/// With `MAP_FIXED` the limit is checked before anything is replaced, and what was known of the
+/// pages there is forgotten. If another thread uses up the limit between the check and the lock,
+/// the old mapping is lost and the call fails.
 ///
 /// # Errors
-/// `EINVAL` `lock` is not exactly one mode; `EPERM` the lock limit is 0; `EAGAIN` over the limit; or what `mmap` says. No mapping is left behind.
+/// `EINVAL` `lock` is not exactly one mode; `EPERM` the lock limit is 0; `EAGAIN` over the limit;
+/// or what `mmap` says. No mapping is left behind.
 ///
 /// # Safety
-/// As `mmap`: with `MAP_FIXED` nothing uses what was mapped there, and a file's bytes may change under a reader.
+/// As `mmap`: with `MAP_FIXED` nothing uses what was mapped there, and a file's bytes may change
+/// under a reader.
 pub unsafe fn mmap(
     address: *mut c_void,
     len: usize,
@@ -70,7 +75,8 @@ pub unsafe fn mmap(
     .map_err(|errno| LockError::of_limit(CALL, errno, bytes.bytes() as u64))?;
     let range = PageRange::covering(mapped as usize, len);
     state.forget(range);
-    // Marked first, and only then faulted in: what cannot be (no access, beyond the end of the file) is locked all the same, as by MAP_LOCKED.
+    // Marked first, and only then faulted in: what cannot be (no access, beyond the end of the
+    // file) is locked all the same, as by MAP_LOCKED.
     match kernel::mlock2(mapped as usize, len, kernel::MLOCK_ONFAULT) {
         Ok(()) => {
             if mode == Mode::Full {
@@ -91,8 +97,9 @@ pub unsafe fn mmap(
     }
 }
 
-/// Refuses what the lock limit has no room for, also when `freed` bytes less are locked, as the kernel's `mmap` does for `MAP_LOCKED`; with `replaces`, also where the
-/// limit's use cannot be read.
+/// Refuses what the lock limit has no room for, also when `freed` bytes less are locked, as the
+/// kernel's `mmap` does for `MAP_LOCKED`; with `replaces`, also where the limit's use cannot be
+/// read.
 fn check_limit(needed: u64, freed: u64, replaces: bool) -> Result<(), LockError> {
     let limits = match LockLimits::try_read() {
         Ok(limits) => limits,
@@ -137,14 +144,17 @@ pub unsafe fn munmap(address: *mut c_void, len: usize) -> Result<(), LockError> 
     Ok(())
 }
 
-/// Grows, shrinks or moves a mapping; its locks go with it. A part that grows is locked as the end of the mapping is. With `DONTUNMAP` the old range stays
-/// mapped and is not locked any more. With an old length of 0 a shared mapping is doubled, lock included. `to` is the new place for `MREMAP_FIXED`.
+/// Grows, shrinks or moves a mapping; its locks go with it. A part that grows is locked as the end
+/// of the mapping is. With `DONTUNMAP` the old range stays mapped and is not locked any more. With
+/// an old length of 0 a shared mapping is doubled, lock included. `to` is the new place for
+/// `MREMAP_FIXED`.
 ///
 /// # Errors
 /// What `mremap` says; `EAGAIN` if growth is more than the lock limit leaves.
 ///
 /// # Safety
-/// As `mremap`: nothing uses the old range, nor what was mapped at `to`. No owner ([`hold`](super::hold)) has pages of it: an owner unlocks by address.
+/// As `mremap`: nothing uses the old range, nor what was mapped at `to`. No owner
+/// ([`hold`](super::hold)) has pages of it: an owner unlocks by address.
 pub unsafe fn mremap(
     address: *mut c_void,
     old_len: usize,

@@ -10,7 +10,8 @@ use super::flags::Mode;
 pub struct Holders {
     /// The process, by the calls; locking again replaces the mode.
     pub process: Option<Mode>,
-    /// Other code, by bare system calls, when the first owner came. Noted only while there are owners: the last one leaves the lock as it was found.
+    /// Other code, by bare system calls, when the first owner came. Noted only while there are
+    /// owners: the last one leaves the lock as it was found.
     pub foreign: Option<Mode>,
     /// Owners that want it faulted in.
     pub full: u32,
@@ -47,7 +48,8 @@ impl Holders {
         self.full > 0 || self.on_fault > 0
     }
 
-    /// With the process's lock set to `mode`: the kernel's lock does not nest, so this replaces a foreign one, too.
+    /// With the process's lock set to `mode`: the kernel's lock does not nest, so this replaces a
+    /// foreign one, too.
     #[must_use]
     pub fn with_process(self, mode: Option<Mode>) -> Holders {
         Holders {
@@ -86,7 +88,8 @@ impl Holders {
         self
     }
 
-    /// With one owner less. [`Holders::mode`] of the result is what the kernel is to be left with; [`Holders::settled`] what is to be noted.
+    /// With one owner less. [`Holders::mode`] of the result is what the kernel is to be left with;
+    /// [`Holders::settled`] what is to be noted.
     #[must_use]
     pub fn released(mut self, mode: Mode) -> Holders {
         let count = match mode {
@@ -113,7 +116,8 @@ struct Entry {
     holders: Holders,
 }
 
-/// The interval map. Neighbours with equal holders are one segment, as the kernel merges its own; pages that nobody holds are in none.
+/// The interval map. Neighbours with equal holders are one segment, as the kernel merges its own;
+/// pages that nobody holds are in none.
 #[derive(Debug, Default)]
 pub struct Registry {
     /// By first page; entries are disjoint and not empty.
@@ -180,7 +184,8 @@ impl Registry {
         }
     }
 
-    /// Calls `visit` with each segment's part in `within`, in order; not with pages that nobody holds.
+    /// Calls `visit` with each segment's part in `within`, in order; not with pages that nobody
+    /// holds.
     pub fn for_each_in(&self, within: PageRange, mut visit: impl FnMut(Segment)) {
         if within.is_empty() {
             return;
@@ -198,7 +203,8 @@ impl Registry {
         }
     }
 
-    /// Replaces the holders of every page of `within` by what `change` makes of them, splitting and merging as needed.
+    /// Replaces the holders of every page of `within` by what `change` makes of them, splitting and
+    /// merging as needed.
     pub fn update(&mut self, within: PageRange, mut change: impl FnMut(Holders) -> Holders) {
         let (start, end) = (within.start.0, within.end.0);
         if start >= end {
@@ -246,7 +252,8 @@ impl Registry {
         self.taken = taken;
     }
 
-    /// The two common cases, at the least cost: pages of which nobody knows and that touch no segment, and exactly one segment that is given up.
+    /// The two common cases, at the least cost: pages of which nobody knows and that touch no
+    /// segment, and exactly one segment that is given up.
     fn update_alone(
         &mut self,
         start: u64,
@@ -287,8 +294,9 @@ impl Registry {
         self.update(within, |_| Holders::NONE);
     }
 
-    /// Pages moved: what was held at `from` is held at `to`, which has at least as many pages as matter; what was at `to` before is forgotten. `from` is
-    /// forgotten. Where `to` is longer, its tail is held as the last page of `from` was by the process; where shorter, the rest is gone.
+    /// Pages moved: what was held at `from` is held at `to`, which has at least as many pages as
+    /// matter; what was at `to` before is forgotten. `from` is forgotten. Where `to` is longer, its
+    /// tail is held as the last page of `from` was by the process; where shorter, the rest is gone.
     pub fn relocate(&mut self, from: PageRange, to: PageRange) {
         let mut moved = Vec::new();
         self.for_each_in(from, |segment| moved.push(segment));
@@ -332,7 +340,8 @@ impl Builder<'_> {
         }
     }
 
-    /// Entries that were there before `start` and are not any more go first: what is put later may begin where one of them did.
+    /// Entries that were there before `start` and are not any more go first: what is put later may
+    /// begin where one of them did.
     fn put(&mut self, entry: Option<(u64, Entry)>) {
         let Some((start, entry)) = entry else { return };
         while let Some(((old, old_entry), rest)) = self.taken.split_first() {

@@ -21,12 +21,13 @@ pub struct LockedRange {
     pub holders: u32,
     /// Bytes present in this process's page table (or in swap, before they were locked).
     pub resident_bytes: u64,
-    /// Of those, bytes that the kernel keeps: all of them, or none where it never locks (`hugetlb`, droppable memory).
+    /// Of those, bytes that the kernel keeps: all of them, or none where it never locks (`hugetlb`,
+    /// droppable memory).
     pub locked_bytes: u64,
 }
 
-/// Everything locked through this module, in address order, after comparing with the kernel's list. Once future locking has been used, memory that the
-/// kernel locked by itself is among it.
+/// Everything locked through this module, in address order, after comparing with the kernel's list.
+/// Once future locking has been used, memory that the kernel locked by itself is among it.
 ///
 /// # Errors
 /// If `/proc/self/smaps` or `/proc/self/pagemap` cannot be read.

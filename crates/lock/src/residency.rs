@@ -43,7 +43,8 @@ impl Residency {
     /// Looks at `file`, reading nothing of it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::PermissionDenied`] for a file of which the kernel does not tell this user; what opening, mapping and looking say.
+    /// [`io::ErrorKind::PermissionDenied`] for a file of which the kernel does not tell this user;
+    /// what opening, mapping and looking say.
     pub fn of(path: impl AsRef<Path>) -> io::Result<Residency> {
         let file = std::fs::File::open(path)?;
         let mapping = FileMapping::new(&file)?;
@@ -79,7 +80,8 @@ impl Residency {
                 })
                 .collect();
             if let Some(frames) = &frames {
-                // Frame numbers are told of mapped pages; these are in memory, so mapping them reads nothing.
+                // Frame numbers are told of mapped pages; these are in memory, so mapping them
+                // reads nothing.
                 let at = |index: usize| PageNumber(window.start.0 + index as u64);
                 for_each_run(
                     cached.len(),
@@ -118,7 +120,8 @@ impl Residency {
 pub(super) fn not_told() -> io::Error {
     io::Error::new(
         io::ErrorKind::PermissionDenied,
-        "the kernel tells its owner, those who may write it and root alone which of its pages are in memory",
+        "the kernel tells its owner, those who may write it and root alone which of its pages are \
+         in memory",
     )
 }
 

@@ -10,10 +10,12 @@ use super::secret_pages::Pages;
 /// What a forked child finds in place of the secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InChild {
-    /// An empty buffer of its own, wiped by the kernel (`MADV_WIPEONFORK`), locked again and usable.
+    /// An empty buffer of its own, wiped by the kernel (`MADV_WIPEONFORK`), locked again and
+    /// usable.
     #[default]
     Wiped,
-    /// No memory at all (`MADV_DONTFORK`): the buffer is empty and cannot grow. The only choice with `memfd_secret`.
+    /// No memory at all (`MADV_DONTFORK`): the buffer is empty and cannot grow. The only choice
+    /// with `memfd_secret`.
     Absent,
 }
 
@@ -36,7 +38,8 @@ pub enum SecretError {
     },
     /// More than the stated maximum.
     #[error(
-        "{asked} bytes do not fit: the buffer was made for at most {max}; make it with a larger maximum"
+        "{asked} bytes do not fit: the buffer was made for at most {max}; make it with a larger \
+         maximum"
     )]
     TooLarge {
         /// Bytes it would have.
@@ -65,14 +68,16 @@ impl SecretBufBuilder {
         self
     }
 
-    /// Uses `memfd_secret(2)` (5.14): memory that the kernel itself does not map, so that no kernel bug or debugger reads it. Absent in forked children; pages of it
-    /// are zeroed when the buffer shrinks but given back only when it is dropped. Fails where the kernel has none.
+    /// Uses `memfd_secret(2)` (5.14): memory that the kernel itself does not map, so that no kernel
+    /// bug or debugger reads it. Absent in forked children; pages of it are zeroed when the buffer
+    /// shrinks but given back only when it is dropped. Fails where the kernel has none.
     pub fn memfd_secret(mut self, wanted: bool) -> Self {
         self.memfd_secret = wanted;
         self
     }
 
-    /// Reserves and locks the memory; none of it is resident but a page (unless all future memory is fully locked, [`mlockall`](super::mlockall)).
+    /// Reserves and locks the memory; none of it is resident but a page (unless all future memory
+    /// is fully locked, [`mlockall`](super::mlockall)).
     ///
     /// # Errors
     /// [`SecretError`]; nothing is left behind.
@@ -90,18 +95,22 @@ impl SecretBufBuilder {
 
 /// A growable buffer of secret bytes, of a stated maximum size.
 ///
-/// Its memory is charged to the lock limit when it is made, and locked as it is used: it is never in swap. It is left out of core dumps, lies between guard pages,
-/// and canaries before the first and behind the last byte are checked when it changes size and when it is dropped: if one was overwritten, the process is
-/// ended. Bytes are zeroed when it shrinks and when it is dropped, and whole pages are given back to the system. Comparison takes the same time whatever the
-/// contents, `Debug` shows none of them, and there is no `Clone`.
+/// Its memory is charged to the lock limit when it is made, and locked as it is used: it is never
+/// in swap. It is left out of core dumps, lies between guard pages, and canaries before the first
+/// and behind the last byte are checked when it changes size and when it is dropped: if one was
+/// overwritten, the process is ended. Bytes are zeroed when it shrinks and when it is dropped, and
+/// whole pages are given back to the system. Comparison takes the same time whatever the contents,
+/// `Debug` shows none of them, and there is no `Clone`.
 ///
-/// Not covered: copies that the program makes, registers and stacks, hibernation, and whoever may read this process's memory.
+/// Not covered: copies that the program makes, registers and stacks, hibernation, and whoever may
+/// read this process's memory.
 pub struct SecretBuf {
     pages: Pages,
 }
 
 impl SecretBuf {
-    /// An empty buffer for at most `max` bytes. 64 bytes more are needed for its canaries, and whole pages are charged to the lock limit.
+    /// An empty buffer for at most `max` bytes. 64 bytes more are needed for its canaries, and
+    /// whole pages are charged to the lock limit.
     ///
     /// # Errors
     /// As [`SecretBufBuilder::build`].
@@ -143,7 +152,8 @@ impl SecretBuf {
         self.pages.bytes_mut()
     }
 
-    /// Makes it `len` bytes long: new ones are zero, lost ones are wiped and whole pages of them given back.
+    /// Makes it `len` bytes long: new ones are zero, lost ones are wiped and whole pages of them
+    /// given back.
     ///
     /// # Errors
     /// [`SecretError::TooLarge`], [`SecretError::NotInherited`]; nothing has changed then.
@@ -171,7 +181,8 @@ impl SecretBuf {
         self.resize(0)
     }
 
-    /// Whether the canaries are as they were written; a program that finds `false` has written out of bounds somewhere.
+    /// Whether the canaries are as they were written; a program that finds `false` has written out
+    /// of bounds somewhere.
     pub fn is_intact(&self) -> bool {
         self.pages.is_intact()
     }

@@ -22,7 +22,8 @@ use super::secret::{InChild, SecretError};
 /// Also the alignment of the first byte.
 const CANARY_BYTES: usize = 32;
 
-/// The kernel counts the pages of one lock in 31 bits: from 8 TiB on its count of locked memory goes wrong.
+/// The kernel counts the pages of one lock in 31 bits: from 8 TiB on its count of locked memory
+/// goes wrong.
 const BODY_MAX: usize = 4 << 40;
 
 type Canary = [u8; CANARY_BYTES];
@@ -39,7 +40,8 @@ pub(super) struct Pages {
     secret_file: bool,
     /// The fork generation this was made or last used in.
     generation: u64,
-    /// None for a secret file: its mappings are locked from the start, and nothing can be said about that.
+    /// None for a secret file: its mappings are locked from the start, and nothing can be said
+    /// about that.
     hold: Option<Hold>,
     /// Canaries are written.
     ready: bool,
@@ -55,7 +57,8 @@ fn canary() -> &'static Canary {
     static CANARY: OnceLock<Canary> = OnceLock::new();
     CANARY.get_or_init(|| {
         let mut bytes = [0u8; CANARY_BYTES];
-        // The kernel gives up to 256 bytes whole; without it (before boot has gathered entropy) an address is a canary still.
+        // The kernel gives up to 256 bytes whole; without it (before boot has gathered entropy) an
+        // address is a canary still.
         if rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).is_err() {
             bytes[..8].copy_from_slice(&(&raw const CANARY as u64).to_ne_bytes());
         }
@@ -130,7 +133,8 @@ impl Pages {
     }
 
     fn map_secret_file(&self) -> Result<(), SecretError> {
-        let advice = " (needs Linux 5.14 built with CONFIG_SECRETMEM; before 6.5 also secretmem.enable=1 on the kernel's command line)";
+        let advice = " (needs Linux 5.14 built with CONFIG_SECRETMEM; before 6.5 also \
+            secretmem.enable=1 on the kernel's command line)";
         let file = mlock::memfd_secret().map_err(system("memfd_secret", advice))?;
         rustix::fs::ftruncate(&file, self.body as u64)
             .map_err(system("ftruncate(memfd_secret)", ""))?;
@@ -172,7 +176,8 @@ impl Pages {
         if self.is_inherited() {
             return &[];
         }
-        // SAFETY: `len` bytes from `first` are in the body, which is mapped as long as `self` in this process.
+        // SAFETY: `len` bytes from `first` are in the body, which is mapped as long as `self` in
+        // this process.
         unsafe { std::slice::from_raw_parts(self.first(), self.len) }
     }
 
@@ -185,7 +190,8 @@ impl Pages {
     }
 
     fn write_canaries(&mut self) {
-        // SAFETY: both are in the body: it has room for `max` bytes and two canaries, and `len` is at most `max`.
+        // SAFETY: both are in the body: it has room for `max` bytes and two canaries, and `len` is
+        // at most `max`.
         unsafe {
             self.base.cast::<Canary>().write(*canary());
             self.first()
@@ -206,7 +212,8 @@ impl Pages {
         }
     }
 
-    /// Ends the process if the memory about the secret was written to: nothing in it can be relied on.
+    /// Ends the process if the memory about the secret was written to: nothing in it can be relied
+    /// on.
     fn check(&self) {
         if !self.is_intact() {
             eprintln!("pagetide: the memory about a SecretBuf was overwritten; ending the process");
@@ -226,7 +233,8 @@ impl Pages {
         }
         self.check();
         let before = self.len;
-        // SAFETY: the old canary's place is in the body; the new bytes that it covers are to be zero.
+        // SAFETY: the old canary's place is in the body; the new bytes that it covers are to be
+        // zero.
         unsafe {
             self.first()
                 .add(before)
@@ -250,7 +258,8 @@ impl Pages {
         if self.in_child == InChild::Absent {
             return Err(SecretError::NotInherited);
         }
-        // Locked again by the fork handler, or not, or a part of it: then it is not to hold a secret.
+        // Locked again by the fork handler, or not, or a part of it: then it is not to hold a
+        // secret.
         if !self.hold.as_ref().is_some_and(Hold::is_whole) {
             let hold = Hold::new(self.range(), Mode::OnFault).map_err(SecretError::Lock)?;
             if let Some(old) = self.hold.replace(hold) {
@@ -263,7 +272,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Gives whole pages between the end and what was used before back to the system. They stay locked on fault.
+    /// Gives whole pages between the end and what was used before back to the system. They stay
+    /// locked on fault.
     fn give_back(&self, before: usize) {
         let page_after = |len: usize| {
             let end = self.base as usize + 2 * CANARY_BYTES + len;
@@ -303,7 +313,8 @@ impl Drop for Pages {
         let hold = self.hold.take();
         let start = self.base.wrapping_sub(PAGE_SIZE);
         if inherited && self.in_child == InChild::Absent {
-            // The body is not here, and something else may be, with owners of its own. The guards are.
+            // The body is not here, and something else may be, with owners of its own. The guards
+            // are.
             if let Some(hold) = hold {
                 hold.forget();
             }

@@ -1,5 +1,7 @@
-//! The one registry of the process, and the lock about it and the system calls, so that both always agree.
-// The lock must be held across a fork and let go on either side, which `std::sync::Mutex` cannot do.
+//! The one registry of the process, and the lock about it and the system calls, so that both always
+//! agree.
+// The lock must be held across a fork and let go on either side, which `std::sync::Mutex` cannot
+// do.
 #![allow(unsafe_code)]
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
@@ -20,13 +22,16 @@ pub(super) struct State {
     pub registry: Journal,
     /// What is mapped later is locked by the kernel, in this mode.
     pub future: Option<Mode>,
-    /// Future locking has been on at some time: locked memory that the registry does not know may be the process's.
+    /// Future locking has been on at some time: locked memory that the registry does not know may
+    /// be the process's.
     pub future_ever: bool,
-    /// What other code had locked when future locking was first turned on: not the process's, as long as it stays locked.
+    /// What other code had locked when future locking was first turned on: not the process's, as
+    /// long as it stays locked.
     pub foreign_before: Vec<PageRange>,
     pub policy: ForkPolicy,
     pub fork_error: Option<Errno>,
-    /// What the registry lost in a fork: the generation of the child, and the pages. Owners from before have nothing there any more.
+    /// What the registry lost in a fork: the generation of the child, and the pages. Owners from
+    /// before have nothing there any more.
     pub lost: Vec<(u64, PageRange)>,
 }
 
@@ -43,7 +48,8 @@ static SHARED: Shared = Shared {
     state: UnsafeCell::new(State::new()),
 };
 
-/// In a forked child whose fork nobody has seen to: forgets everything, whoever was about to change it.
+/// In a forked child whose fork nobody has seen to: forgets everything, whoever was about to change
+/// it.
 ///
 /// # Safety
 /// Nobody in this process uses the state.
@@ -160,8 +166,9 @@ impl State {
         self.lost = lost;
     }
 
-    /// Compares the registry with the kernel's list. What the kernel does not have locked any more is forgotten (unmapped, or replaced by a new mapping);
-    /// once future locking has been used, what the registry does not know is taken for the process's. Returns the locked mappings.
+    /// Compares the registry with the kernel's list. What the kernel does not have locked any more
+    /// is forgotten (unmapped, or replaced by a new mapping); once future locking has been used,
+    /// what the registry does not know is taken for the process's. Returns the locked mappings.
     pub fn reconcile(&mut self) -> Result<Vec<Area>, Errno> {
         let areas = smaps::locked(None).map_err(errno_of)?;
         let tells = smaps::tells_mode();
@@ -172,7 +179,8 @@ impl State {
             });
         });
         for gap in stale {
-            // Owners unmap what they hold themselves; where one's memory is not locked, the kernel never locks it (hugetlb, say).
+            // Owners unmap what they hold themselves; where one's memory is not locked, the kernel
+            // never locks it (hugetlb, say).
             self.registry
                 .now()
                 .update(gap, |holders| holders.with_process(None));
@@ -184,7 +192,8 @@ impl State {
                 .extend(still.filter(|range| !range.is_empty()));
         }
         for area in &areas {
-            // A mapping in the other mode than the registry's is not the one that was locked. Full over on-fault is what two owners make.
+            // A mapping in the other mode than the registry's is not the one that was locked. Full
+            // over on-fault is what two owners make.
             let actual = tells.then_some(if area.on_fault {
                 Mode::OnFault
             } else {
@@ -226,7 +235,8 @@ pub(super) fn everything() -> PageRange {
     }
 }
 
-/// The pages the kernel's calls act on for `address` and `len`: rounded out; an error where it wraps around.
+/// The pages the kernel's calls act on for `address` and `len`: rounded out; an error where it
+/// wraps around.
 pub(super) fn pages(address: usize, len: usize) -> Result<PageRange, Errno> {
     const BELOW: usize = pagetide_kernel::PAGE_SIZE - 1;
     let start = address & !BELOW;

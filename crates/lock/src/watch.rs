@@ -1,4 +1,5 @@
-//! Watching what a program touches of a mapped file, and reading ahead of it: the thread about [`Adaptive`].
+//! Watching what a program touches of a mapped file, and reading ahead of it: the thread about
+//! [`Adaptive`].
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ const TICK_MAX: Duration = Duration::from_millis(32);
 const FAULTS_MIN: u64 = 8;
 /// Looking takes at most this share (1/N) of the time.
 const LOOK_SHARE: u32 = 25;
-/// Read at once, and how many of them are on their way. A page that the program waits for queues behind them, but waits the less often
-/// the sooner they are there.
+/// Read at once, and how many of them are on their way. A page that the program waits for queues
+/// behind them, but waits the less often the sooner they are there.
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS_IN_FLIGHT: usize = 8;
 
@@ -132,7 +133,8 @@ impl Watch {
         }
     }
 
-    /// Looks at the pages if there was a reason and the last look was long enough ago. Returns whether there was a reason.
+    /// Looks at the pages if there was a reason and the last look was long enough ago. Returns
+    /// whether there was a reason.
     fn look_if_due(&mut self) -> bool {
         let faults = major_faults();
         let streams = self.adaptive.has_stream();
@@ -181,7 +183,8 @@ impl Watch {
         }
     }
 
-    /// Reads a chunk into the page cache, block by block, so that a page the program waits for has little before it in the device's queue.
+    /// Reads a chunk into the page cache, block by block, so that a page the program waits for has
+    /// little before it in the device's queue.
     fn read(&mut self, chunk: usize) {
         const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_SIZE;
         let start = chunk * CHUNK_PAGES;
@@ -206,8 +209,9 @@ impl Watch {
         sched_yield();
     }
 
-    /// Waits until a block has been read, and reads what the kernel left out of it: read-ahead is a wish, and pages that another reader is at, or that find no
-    /// memory at the moment, are passed over.
+    /// Waits until a block has been read, and reads what the kernel left out of it: read-ahead is a
+    /// wish, and pages that another reader is at, or that find no memory at the moment, are passed
+    /// over.
     fn finish(&self, block: PageRange) {
         // The last page comes last. Nothing is read that was not asked for.
         let _ = self.read_page(block.end.0 - 1);

@@ -43,7 +43,8 @@ impl FaultThread<'_> {
         }
         self.server.detaching = within_another;
         if result.is_ok() {
-            // SAFETY: every page of the range whose bytes matter is present, and the evictor, held still, will not change that.
+            // SAFETY: every page of the range whose bytes matter is present, and the evictor, held
+            // still, will not change that.
             result = unsafe { pager.handles().uffd.unregister(range) };
         }
         if result.is_ok() {
@@ -68,11 +69,13 @@ impl FaultThread<'_> {
         }
         self.read_messages();
         if (self.doubtful.iter()).any(|old| !old.intersection(range).is_empty()) {
-            // New memory must not be taken for what was there before: that is decided by what is registered.
+            // New memory must not be taken for what was there before: that is decided by what is
+            // registered.
             return Err(Errno::AGAIN);
         }
         pager.table.ensure(range)?;
-        // SAFETY: this thread serves the faults from now on, and the range is the program's (its maker says so), not the pager's.
+        // SAFETY: this thread serves the faults from now on, and the range is the program's (its
+        // maker says so), not the pager's.
         unsafe { pager.handles().uffd.register(range) }?;
         if pager.ownership == Ownership::Program {
             // From here on, what leaves the range is heard of.
@@ -80,7 +83,8 @@ impl FaultThread<'_> {
             self.wait_for_evictor(range);
             self.wait_until_registered(range)?;
         }
-        // A forked child has no pager for this memory (unless its fork is caught): better no memory than zeros.
+        // A forked child has no pager for this memory (unless its fork is caught): better no memory
+        // than zeros.
         let _ = pagetide_kernel::memory::set_inherited(range, false);
         self.adopt_present(range)?;
         pager.add_span(range);
@@ -119,8 +123,10 @@ impl FaultThread<'_> {
         })
     }
 
-    /// Looks at what was registered while an event was under way, where it is now. It stays to be looked at while there is one. A page that is present
-    /// and not known would be zeros in a forked child, and so would one that was evicted from memory that is registered and not known to be.
+    /// Looks at what was registered while an event was under way, where it is now. It stays to be
+    /// looked at while there is one. A page that is present and not known would be zeros in a
+    /// forked child, and so would one that was evicted from memory that is registered and not known
+    /// to be.
     pub(super) fn look_again(&mut self) {
         let pager = self.pager;
         let (uffd, unreadable) = (&pager.handles().uffd, pager.unreadable.range());
@@ -146,8 +152,8 @@ impl FaultThread<'_> {
         }
     }
 
-    /// Waits until the evictor is through with pages of what was in `range` before, which it knows by their words: those of the new memory are to be
-    /// other ones.
+    /// Waits until the evictor is through with pages of what was in `range` before, which it knows
+    /// by their words: those of the new memory are to be other ones.
     fn wait_for_evictor(&mut self, range: PageRange) {
         while self.pager.is_emptying(range) {
             if !self.read_messages() {
@@ -156,10 +162,12 @@ impl FaultThread<'_> {
         }
     }
 
-    /// Waits for a moment at which `range` is one registered mapping and no event is unread. Before that the program may have unmapped it,
-    /// heard of or not, and mapped something else there, whose pages must not be taken for registered ones: they would be moved out, and
-    /// nobody would be asked to bring them back. After it, whatever becomes of the mapping raises an event; no page is moved until
-    /// that is read, which only this thread does. `EAGAIN` if it is not one registered mapping: to be looked at again.
+    /// Waits for a moment at which `range` is one registered mapping and no event is unread. Before
+    /// that the program may have unmapped it, heard of or not, and mapped something else there,
+    /// whose pages must not be taken for registered ones: they would be moved out, and nobody would
+    /// be asked to bring them back. After it, whatever becomes of the mapping raises an event; no
+    /// page is moved until that is read, which only this thread does. `EAGAIN` if it is not one
+    /// registered mapping: to be looked at again.
     fn wait_until_registered(&mut self, range: PageRange) -> Result<(), Errno> {
         let pager = self.pager;
         loop {
@@ -180,7 +188,8 @@ impl FaultThread<'_> {
         }
     }
 
-    /// A thread may have begun to use a part of `range` as its stack since the warden looked, and have found it not governed.
+    /// A thread may have begun to use a part of `range` as its stack since the warden looked, and
+    /// have found it not governed.
     fn detach_excluded(&mut self, range: PageRange) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
         let mut excluded = Vec::new();

@@ -1,5 +1,6 @@
-//! The bookkeeping law, checked where the pager is quiet: pages counted resident are the pages the kernel has present, each of them will
-//! come up for eviction, and the store's slots in use are the ones page words refer to.
+//! The bookkeeping law, checked where the pager is quiet: pages counted resident are the pages the
+//! kernel has present, each of them will come up for eviction, and the store's slots in use are the
+//! ones page words refer to.
 use rustix::io::Errno;
 
 use super::Pager;
@@ -33,7 +34,8 @@ impl Audit {
 }
 
 impl Pager {
-    /// Counts both sides. Only meaningful while no thread touches the attached memory; the pager's threads are held still, and the caller must not be one that holds them.
+    /// Counts both sides. Only meaningful while no thread touches the attached memory; the pager's
+    /// threads are held still, and the caller must not be one that holds them.
     pub fn audit(&self) -> Result<Audit, Errno> {
         self.hold_still();
         let mut audit = Audit {

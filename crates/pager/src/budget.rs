@@ -17,7 +17,8 @@ impl Pager {
         self.budget.load(Ordering::Acquire)
     }
 
-    /// Changes the budget (at least one page); the evictor starts at once, and [`Pager::is_within_budget`] tells when the bound holds.
+    /// Changes the budget (at least one page); the evictor starts at once, and
+    /// [`Pager::is_within_budget`] tells when the bound holds.
     pub fn set_budget(&self, pages: u64) {
         self.budget.store(pages.max(1), Ordering::SeqCst);
         self.ledger
@@ -41,13 +42,15 @@ impl Pager {
         self.resident.load(Ordering::Acquire)
     }
 
-    /// The most pages that may be resident now: the budget, and what is lent so that one instruction finds all its pages.
+    /// The most pages that may be resident now: the budget, and what is lent so that one
+    /// instruction finds all its pages.
     pub fn limit(&self) -> u64 {
         self.budget() + self.loan.load(Ordering::Acquire)
     }
 
-    /// With a budget of a few pages, an instruction that needs more of them at once would evict one to get the other for ever. A page
-    /// that is wanted again that soon shows it; a small loan for a moment lets the instruction finish.
+    /// With a budget of a few pages, an instruction that needs more of them at once would evict one
+    /// to get the other for ever. A page that is wanted again that soon shows it; a small loan for
+    /// a moment lets the instruction finish.
     pub fn lend(&self) {
         if self.budget() <= 4 * LOAN_MAX {
             let loan = self.loan.load(Ordering::Acquire);
@@ -86,7 +89,8 @@ impl Pager {
         true
     }
 
-    /// Takes one page of the budget for `page`. If the evictor waits for that page itself, whatever the budget: nobody else would make room.
+    /// Takes one page of the budget for `page`. If the evictor waits for that page itself, whatever
+    /// the budget: nobody else would make room.
     pub(super) fn reserve_for(&self, page: PageNumber) -> bool {
         let reserved = self.reserve(1);
         let [start, end] = &self.evictors;
@@ -134,8 +138,9 @@ impl Pager {
         self.high_water() / 2
     }
 
-    /// Free pages at which the evictor stops. What lies between the two makes it work in batches. No more are kept free than there are pages
-    /// beyond the budget: where everything fits, nothing is ever evicted ahead.
+    /// Free pages at which the evictor stops. What lies between the two makes it work in batches.
+    /// No more are kept free than there are pages beyond the budget: where everything fits, nothing
+    /// is ever evicted ahead.
     pub fn high_water(&self) -> u64 {
         let beyond = self.managed.load(Ordering::Relaxed);
         let beyond = beyond.saturating_sub(self.budget());

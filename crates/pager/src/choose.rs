@@ -1,4 +1,5 @@
-//! The eviction queues and the policy at work: pages enter them when they become resident, and the evictor takes its victims from them.
+//! The eviction queues and the policy at work: pages enter them when they become resident, and the
+//! evictor takes its victims from them.
 use pagetide_kernel::PageNumber;
 
 use super::Pager;
@@ -6,7 +7,8 @@ use super::page::policy::{Kind, Queue, Verdict};
 use super::page::queue::EvictionQueue;
 use super::page::word::{State, Word};
 
-/// Looks at a queue entry for each entry there is, before the evictor gives up for this round: a page may go round its queue more than once.
+/// Looks at a queue entry for each entry there is, before the evictor gives up for this round: a
+/// page may go round its queue more than once.
 const LAPS: u64 = 4;
 
 impl Pager {
@@ -39,7 +41,8 @@ impl Pager {
         }
     }
 
-    /// Takes up to `count` evictable pages out of the queues, as the policy chooses, into `victims` (emptied before). Only for the evictor.
+    /// Takes up to `count` evictable pages out of the queues, as the policy chooses, into `victims`
+    /// (emptied before). Only for the evictor.
     pub fn take_victims(&self, victims: &mut Vec<PageNumber>, count: usize) {
         victims.clear();
         for _ in 0..LAPS * (self.small.len() + self.main.len()) {
@@ -55,8 +58,9 @@ impl Pager {
         }
     }
 
-    /// What a page taken from a queue is: a victim, or nothing (any more, while it is pinned, or for now). The mark goes first: whoever makes
-    /// the page resident after that sees that it is not queued.
+    /// What a page taken from a queue is: a victim, or nothing (any more, while it is pinned, or
+    /// for now). The mark goes first: whoever makes the page resident after that sees that it is
+    /// not queued.
     fn dequeue(&self, page: PageNumber, queue: Queue) -> Option<PageNumber> {
         let was = self.table.update(page, Word::unqueued);
         if !matches!(was.state(), State::Resident | State::Clean) {

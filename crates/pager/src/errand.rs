@@ -1,4 +1,5 @@
-//! An errand: something that every thread of a pager is to do for itself once, because the kernel lets no other thread do it for it.
+//! An errand: something that every thread of a pager is to do for itself once, because the kernel
+//! lets no other thread do it for it.
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -25,7 +26,8 @@ impl Errand {
 }
 
 impl Pager {
-    /// Has the fault thread and the evictor call `what`, the same function each time, once more: each before it next serves a fault or evicts.
+    /// Has the fault thread and the evictor call `what`, the same function each time, once more:
+    /// each before it next serves a fault or evicts.
     pub fn send(&self, what: fn()) {
         self.errand.what.get_or_init(|| what);
         self.errand.asked.fetch_add(1, SeqCst);

@@ -27,7 +27,8 @@ pub(super) struct Arrival {
 const TABLES_WAIT_MAX: Duration = Duration::from_secs(10);
 
 impl FaultThread<'_> {
-    /// Acts on the events read so far, in their order, then opens the gate. Returns whether there were any.
+    /// Acts on the events read so far, in their order, then opens the gate. Returns whether there
+    /// were any.
     pub(super) fn process_events(&mut self, gate: LockGuard<'_>) -> bool {
         let mut gate = Some(gate);
         let any = !self.events.is_empty();
@@ -40,8 +41,9 @@ impl FaultThread<'_> {
         any
     }
 
-    /// Decides about unmappings that were heard of after memory had been moved to the same place, once no event is under way: is the memory
-    /// there, what was unmapped is what was there before. Until then no eviction begins, and the kernel brings no page in.
+    /// Decides about unmappings that were heard of after memory had been moved to the same place,
+    /// once no event is under way: is the memory there, what was unmapped is what was there before.
+    /// Until then no eviction begins, and the kernel brings no page in.
     pub(super) fn settle(&mut self) {
         let pager = self.pager;
         if self.is_settled() {
@@ -56,7 +58,8 @@ impl FaultThread<'_> {
                 // The mappings in it are decided about one by one.
                 Err(_) => {
                     let mapped = mapped_in(range).unwrap_or_else(|_| halves(range));
-                    // What has moved away since it was asked about is to be heard of with its words.
+                    // What has moved away since it was asked about is to be heard of with its
+                    // words.
                     if pager.has_event_pending() {
                         return;
                     }
@@ -94,8 +97,9 @@ impl FaultThread<'_> {
         self.doubtful.is_empty() && self.unlooked.is_empty()
     }
 
-    /// An unmapping was heard of. Where memory has been moved to since events were last settled, it may be of what was there before. Of that,
-    /// what is known was waited for, with all that was unmapped with it; what is not known is the grown end of something.
+    /// An unmapping was heard of. Where memory has been moved to since events were last settled, it
+    /// may be of what was there before. Of that, what is known was waited for, with all that was
+    /// unmapped with it; what is not known is the grown end of something.
     fn hear_of_unmapping(&mut self, range: PageRange) {
         let is_older = match self.older.iter().position(|part| *part == range) {
             Some(at) => {
@@ -113,7 +117,8 @@ impl FaultThread<'_> {
                 !common.is_empty()
                     && match self.is_in_place(common) {
                         Some(in_place) => in_place,
-                        // Not from its own beginning, but from that of something that was there when it came.
+                        // Not from its own beginning, but from that of something that was there
+                        // when it came.
                         None => is_older || range.start < arrival.began && begins_known,
                     }
             })
@@ -134,8 +139,9 @@ impl FaultThread<'_> {
         rest.into_iter().for_each(|part| self.unmap(part));
     }
 
-    /// Whether the pages of `range` that should be in memory are; `None` if none should. An unmapping takes them all. Some may be there again: the
-    /// program may be further than what is heard here, and have put something else in the place.
+    /// Whether the pages of `range` that should be in memory are; `None` if none should. An
+    /// unmapping takes them all. Some may be there again: the program may be further than what is
+    /// heard here, and have put something else in the place.
     fn is_in_place(&self, range: PageRange) -> Option<bool> {
         let pager = self.pager;
         let leaving: Vec<PageRange> = (self.events.iter())
@@ -189,7 +195,8 @@ impl FaultThread<'_> {
     }
 
     fn unmap(&mut self, range: PageRange) {
-        // The span first: the program may map the same place anew at once, and the warden must not think it governed.
+        // The span first: the program may map the same place anew at once, and the warden must not
+        // think it governed.
         self.pager.remove_span(range);
         self.pager.empty(range);
         self.pager.mappings_changed.fetch_add(1, Relaxed);
@@ -212,7 +219,8 @@ impl FaultThread<'_> {
         taken
     }
 
-    /// Memory arrived. What is several mappings to the kernel is moved piece by piece, and of some pieces nothing is heard.
+    /// Memory arrived. What is several mappings to the kernel is moved piece by piece, and of some
+    /// pieces nothing is heard.
     fn note_arrival(&mut self, from: PageRange, to: PageNumber) {
         let by = to.0.wrapping_sub(from.start.0);
         let before = |first: &&Arrival| first.by == by && first.began < to;
@@ -231,10 +239,12 @@ impl FaultThread<'_> {
         }
     }
 
-    /// Waits until what was at `target` before memory was moved there has left it, as far as is known here. It has left in the kernel, but the
-    /// kernel sends an event when it has let go of the address space already: where one thread unmaps or moves memory away, and another moves some
-    /// to the same place, the second may be heard of first. Its words would then be emptied with those of the first. So the event of the first is
-    /// looked for, and comes before its turn. Returns with the gate held.
+    /// Waits until what was at `target` before memory was moved there has left it, as far as is
+    /// known here. It has left in the kernel, but the kernel sends an event when it has let go of
+    /// the address space already: where one thread unmaps or moves memory away, and another moves
+    /// some to the same place, the second may be heard of first. Its words would then be emptied
+    /// with those of the first. So the event of the first is looked for, and comes before its turn.
+    /// Returns with the gate held.
     fn wait_until_vacated<'g>(
         &mut self,
         target: PageRange,
@@ -267,7 +277,8 @@ impl FaultThread<'_> {
             }
             pager.renaming.store(true, Relaxed);
             drop(gate.take());
-            // Asked before the events are read: if none is under way now, all there are can be read now.
+            // Asked before the events are read: if none is under way now, all there are can be read
+            // now.
             let pending = pager.has_event_pending();
             let read = self.collect_and_skip();
             if !read {
@@ -282,8 +293,8 @@ impl FaultThread<'_> {
         gate
     }
 
-    /// Acts before its turn on event `at`, which says that memory leaves; on an unmapping as far as it concerns `part`, so that what it says
-    /// of other places keeps its turn.
+    /// Acts before its turn on event `at`, which says that memory leaves; on an unmapping as far as
+    /// it concerns `part`, so that what it says of other places keeps its turn.
     fn act_on_part<'g>(
         &mut self,
         at: usize,
@@ -309,9 +320,10 @@ impl FaultThread<'_> {
         }
     }
 
-    /// Waits until the evictor has finished with pages of `ranges` that it is emptying in place, which it knows by their old place. It may
-    /// be waiting for one of its own remove events to be read. Meanwhile it begins nothing: what is read here is acted on only later.
-    /// Returns with the gate held.
+    /// Waits until the evictor has finished with pages of `ranges` that it is emptying in place,
+    /// which it knows by their old place. It may be waiting for one of its own remove events to be
+    /// read. Meanwhile it begins nothing: what is read here is acted on only later. Returns with
+    /// the gate held.
     fn wait_for_in_place<'g>(
         &mut self,
         ranges: [PageRange; 2],
@@ -331,8 +343,9 @@ impl FaultThread<'_> {
         gate
     }
 
-    /// Reads messages, and takes remove events that the evictor caused out of the queue: it waits for nothing more than that they were read. In one
-    /// step to it, which looks at the list when a call has failed. Whether there were messages.
+    /// Reads messages, and takes remove events that the evictor caused out of the queue: it waits
+    /// for nothing more than that they were read. In one step to it, which looks at the list when a
+    /// call has failed. Whether there were messages.
     fn collect_and_skip(&mut self) -> bool {
         let pager = self.pager;
         let mut own = pager.own_drops.lock();
@@ -349,7 +362,8 @@ impl FaultThread<'_> {
         read
     }
 
-    /// The kernel moved the pages of `from` to `to`: their words follow, and what is staged learns whose it is. The gate is held.
+    /// The kernel moved the pages of `from` to `to`: their words follow, and what is staged learns
+    /// whose it is. The gate is held.
     fn remap(&mut self, from: PageRange, to: PageNumber) {
         let pager = self.pager;
         let target = moved_to(from, to);
@@ -358,7 +372,8 @@ impl FaultThread<'_> {
             // Memory may come back; address space does not.
             if began.elapsed() > TABLES_WAIT_MAX {
                 pager.end_process(&format!(
-                    "memory was moved (mremap), and no table can be made for its new place ({errno}): expected 2 MiB of address space for each GiB; raise `ulimit -v`"
+                    "memory was moved (mremap), and no table can be made for its new place \
+                     ({errno}): expected 2 MiB of address space for each GiB; raise `ulimit -v`"
                 ));
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -425,8 +440,8 @@ impl Pager {
         busy
     }
 
-    /// Whether a thread of the program has begun to unmap, move or empty memory and its event is unread, or was until just now: the kernel then
-    /// refuses this operation, which does nothing.
+    /// Whether a thread of the program has begun to unmap, move or empty memory and its event is
+    /// unread, or was until just now: the kernel then refuses this operation, which does nothing.
     pub(super) fn has_event_pending(&self) -> bool {
         let uffd = &self.handles().uffd;
         uffd.write_protect(self.staging.range(), false) == Err(Stop::EventPending)

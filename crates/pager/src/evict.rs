@@ -2,17 +2,18 @@
 //!
 //! A round, for a batch of candidates:
 //! 1. take candidates from the queue, in address order, as runs of neighbours;
-//! 2. for each run, holding the gate: claim its pages and move them out of the program into the staging area, atomically: from here
-//!    an access to them is a fault;
+//! 2. for each run, holding the gate: claim its pages and move them out of the program into the
+//!    staging area, atomically: from here an access to them is a fault;
 //! 3. put the dirty ones into the store (clean ones are there already), no lock held;
-//! 4. holding the gate: each page whose word still says Staged becomes Stored; the others were taken back or emptied;
+//! 4. holding the gate: each page whose word still says Staged becomes Stored; the others were
+//!    taken back or emptied;
 //! 5. drop the frames.
 //!
-//! Steps 2 to 5 are [`Outgoing`]'s. Moving is refused for pages pinned by a device (they are kept) and where the mapping does not
-//! allow it ([`super::evict_in_place`]).
+//! Steps 2 to 5 are [`Outgoing`]'s. Moving is refused for pages pinned by a device (they are kept)
+//! and where the mapping does not allow it ([`super::evict_in_place`]).
 //!
-//! The reserve of free pages is refilled in one go from its low-water mark to its high one: a thread that is woken for every page costs
-//! more than the pages do.
+//! The reserve of free pages is refilled in one go from its low-water mark to its high one: a
+//! thread that is woken for every page costs more than the pages do.
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ use super::{BATCH_PAGES, Ownership, Pager};
 
 /// So many pages to be packed are worth two moves of the evictor between processors.
 const ASIDE_PAGES: usize = 32;
-/// Pages of a round while somebody waits for room, and of every round over a store that takes its time.
+/// Pages of a round while somebody waits for room, and of every round over a store that takes its
+/// time.
 const SHORT_ROUND_PAGES: u64 = 64;
 /// Rounds that must have found nothing to evict in that time.
 const STALL_ROUNDS: u32 = 200;
@@ -44,7 +46,8 @@ const LOADING_TRIES: u32 = 1000;
 const FRUITLESS_PAUSE: Duration = Duration::from_millis(5);
 
 impl Pager {
-    /// Makes the unpinned resident pages of `range` non-resident, as far as the store takes them, and waits until that is done.
+    /// Makes the unpinned resident pages of `range` non-resident, as far as the store takes them,
+    /// and waits until that is done.
     pub fn evict_range(&self, range: PageRange) {
         let done = Completion::new();
         self.evict_now
@@ -80,9 +83,11 @@ pub struct Evictor<'p> {
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
     workplace: Workplace,
-    /// Where threads serve their own faults: keeps the one that faults from being moved away while this one has its processor.
+    /// Where threads serve their own faults: keeps the one that faults from being moved away while
+    /// this one has its processor.
     beside: Beside,
-    /// When faults were last seen to have come, and how many there were: a thread that has some is held between rounds too.
+    /// When faults were last seen to have come, and how many there were: a thread that has some is
+    /// held between rounds too.
     faulting: (u64, u64),
     pub(super) health: StoreHealth,
     /// Since when rounds have found nothing to evict, and how many have.
@@ -178,7 +183,8 @@ impl<'p> Evictor<'p> {
         }
     }
 
-    /// Ends the process when faults have waited too long for room that locked, pinned or sealed pages do not give.
+    /// Ends the process when faults have waited too long for room that locked, pinned or sealed
+    /// pages do not give.
     fn note_standstill(&mut self, round: Round) {
         let pager = self.pager;
         if round != Round::Nothing || pager.wanted() == 0 || self.health.has_refused() {
@@ -191,7 +197,10 @@ impl<'p> Evictor<'p> {
         let long = now_ns() - since > STALL_LIMIT.as_nanos() as u64 && rounds > STALL_ROUNDS;
         if long {
             pager.end_process(&format!(
-                "no page could be evicted for {} s while the program waited for memory: {} KiB are resident ({} pages in the eviction queues) and locked (mlock), pinned by a device, or sealed without write access (mseal); use a larger --resident, or let the program lock and seal less",
+                "no page could be evicted for {} s while the program waited for memory: {} KiB \
+                 are resident ({} pages in the eviction queues) and locked (mlock), pinned by a \
+                 device, or sealed without write access (mseal); use a larger --resident, or let \
+                 the program lock and seal less",
                 STALL_LIMIT.as_secs(),
                 pager.resident() * 4,
                 pager.small.len() + pager.main.len()
@@ -214,7 +223,8 @@ impl<'p> Evictor<'p> {
             need => {
                 let faults = &self.pager.fault_processors;
                 let by_signal = self.pager.ownership == Ownership::SignalRegion;
-                // Where another thread serves the faults, that one takes the program there, and the evictor follows.
+                // Where another thread serves the faults, that one takes the program there, and the
+                // evictor follows.
                 let server_cpu = self.pager.server_cpu().filter(|_| by_signal);
                 let most = self.workplace.choose_for_evictor(faults, server_cpu);
                 if by_signal {
@@ -272,7 +282,8 @@ impl<'p> Evictor<'p> {
         true
     }
 
-    /// Pages to evict now so that the bound holds, waiting faults find room, and the reserve is filled.
+    /// Pages to evict now so that the bound holds, waiting faults find room, and the reserve is
+    /// filled.
     fn need(&mut self) -> u64 {
         let pager = self.pager;
         let wanted = pager.wanted();
@@ -282,7 +293,8 @@ impl<'p> Evictor<'p> {
             return 0;
         }
         let need = short_by(pager.high_water());
-        // What comes while the last round is under way is left to the next turn: one turn that is short costs the program as much as a long one.
+        // What comes while the last round is under way is left to the next turn: one turn that is
+        // short costs the program as much as a long one.
         self.refilling = need > self.round_pages();
         need
     }
@@ -361,8 +373,8 @@ impl<'p> Evictor<'p> {
         self.evict_in_place();
     }
 
-    /// In a region nobody else empties memory, so clean pages can be dropped where they are, many in one call: they are protected,
-    /// so no write can be lost, not even a device's.
+    /// In a region nobody else empties memory, so clean pages can be dropped where they are, many
+    /// in one call: they are protected, so no write can be lost, not even a device's.
     fn drop_clean_in_batches(&mut self) {
         let pager = self.pager;
         let Some(dropper) = &pager.handles().dropper else {
@@ -386,7 +398,8 @@ impl<'p> Evictor<'p> {
         if drops.is_empty() {
             return;
         }
-        // A page is Dropping, and no fault brings it back, until the last call that may empty it is over.
+        // A page is Dropping, and no fault brings it back, until the last call that may empty it is
+        // over.
         // SAFETY: the store holds these pages' bytes, and their words say so.
         let together = unsafe { dropper.drop_ranges(drops) }.is_ok();
         let mut dropped = 0;
@@ -409,8 +422,8 @@ impl<'p> Evictor<'p> {
         pager.ledger.clean_drops.fetch_add(dropped, Relaxed);
     }
 
-    /// Keeps account of what the store did: took `taken` pages, and refused one more if there is an error. Ends the process when it has
-    /// taken none for too long while faults wait for room.
+    /// Keeps account of what the store did: took `taken` pages, and refused one more if there is an
+    /// error. Ends the process when it has taken none for too long while faults wait for room.
     pub(super) fn note_puts(&mut self, taken: usize, error: Option<StoreError>) {
         let pager = self.pager;
         if taken > 0 {
@@ -423,14 +436,17 @@ impl<'p> Evictor<'p> {
         let starving = pager.wanted() > 0 || pager.resident() > pager.limit();
         if self.health.note_refusal(now_ns(), starving) {
             pager.end_process(&format!(
-                "the {} store has taken no page for {} s while the program waited for memory, so its budget cannot be held: {error}; give the store room, or use a larger --resident",
+                "the {} store has taken no page for {} s while the program waited for memory, so \
+                 its budget cannot be held: {error}; give the store room, or use a larger \
+                 --resident",
                 pager.active_store().capabilities().scheme,
                 STALL_LIMIT.as_secs()
             ));
         }
     }
 
-    /// Pages shared with a forked process cannot be moved until they are this process's own. Returns those that are now.
+    /// Pages shared with a forked process cannot be moved until they are this process's own.
+    /// Returns those that are now.
     fn break_sharing(&mut self) -> Vec<PageNumber> {
         let mut shared = std::mem::take(&mut self.outgoing.shared);
         let mut kept_out = false;
@@ -453,7 +469,8 @@ impl<'p> Evictor<'p> {
         shared
     }
 
-    /// What the program empties meanwhile is a fault of this thread's, which has room whatever the budget: nobody else would make any.
+    /// What the program empties meanwhile is a fault of this thread's, which has room whatever the
+    /// budget: nobody else would make any.
     fn make_exclusive(&self, run: PageRange) {
         let [start, end] = &self.pager.evictors;
         start.store(run.start.0, SeqCst);

@@ -1,10 +1,12 @@
-//! Eviction of pages that cannot be moved: read-only, inaccessible and executable mappings, pages shared by fork, kernels before 6.8.
+//! Eviction of pages that cannot be moved: read-only, inaccessible and executable mappings, pages
+//! shared by fork, kernels before 6.8.
 //!
-//! Runs of neighbours are write-protected, copied, put into the store and then emptied where they are. A write in
-//! between takes its page back. In a program, emptying waits until the fault thread has read the event of it, so it is
-//! done for as many pages at once as lie in one mapping. Slower than moving, and blind to devices: but a device that
-//! writes to memory must first break the protection, and memory it has pinned for writing before that is writable
-//! memory, which is moved. A locked page refuses to be emptied and stays.
+//! Runs of neighbours are write-protected, copied, put into the store and then emptied where they
+//! are. A write in between takes its page back. In a program, emptying waits until the fault thread
+//! has read the event of it, so it is done for as many pages at once as lie in one mapping. Slower
+//! than moving, and blind to devices: but a device that writes to memory must first break the
+//! protection, and memory it has pinned for writing before that is writable memory, which is moved.
+//! A locked page refuses to be emptied and stays.
 use std::io::IoSliceMut;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -20,17 +22,20 @@ use super::{Ownership, Pager};
 /// Most pages of a run: so many are copied at once.
 pub(super) const RUN_PAGES: usize = 32;
 
-/// A call of the program was under way for so long that pages were left where they are: no use in trying the next ones now.
+/// A call of the program was under way for so long that pages were left where they are: no use in
+/// trying the next ones now.
 pub(super) struct KeptOut;
 
 impl Pager {
-    /// Whether page words may name what is no longer there: events are unread, or not acted on. The gate is held.
+    /// Whether page words may name what is no longer there: events are unread, or not acted on. The
+    /// gate is held.
     fn is_renaming(&self) -> bool {
         self.renaming.load(Relaxed)
             || self.ownership == Ownership::Program && self.has_event_pending()
     }
 
-    /// Whether `range` is emptied with one event at most: it is in one mapping, and stays so but for a call that is under way.
+    /// Whether `range` is emptied with one event at most: it is in one mapping, and stays so but
+    /// for a call that is under way.
     fn empties_at_once(&self, range: PageRange) -> bool {
         range.pages() == 1
             || self.ownership != Ownership::Program
@@ -51,7 +56,8 @@ fn run_of(first: PageNumber, len: usize) -> PageRange {
 }
 
 impl Evictor<'_> {
-    /// Evicts the pages that would not move. Those that cannot be evicted here either go to the end of the queue.
+    /// Evicts the pages that would not move. Those that cannot be evicted here either go to the end
+    /// of the queue.
     pub(super) fn evict_in_place(&mut self) {
         let mut refused = std::mem::take(&mut self.outgoing.refused);
         refused.sort_unstable();
@@ -80,7 +86,8 @@ impl Evictor<'_> {
         self.outgoing.refused = refused;
     }
 
-    /// How many pages at the start of `pages` are neighbours in the same state, and that state; none if the first may not be evicted.
+    /// How many pages at the start of `pages` are neighbours in the same state, and that state;
+    /// none if the first may not be evicted.
     fn run_at(&self, pages: &[PageNumber]) -> (Option<State>, usize) {
         let state = |page: PageNumber| {
             let word = self.pager.table.load(page);
@@ -106,7 +113,8 @@ impl Evictor<'_> {
 
     fn evict_run(&mut self, run: PageRange) -> Result<(), KeptOut> {
         let pager = self.pager;
-        // Memory that is being moved leaves with its words, and these pages must not be among them then.
+        // Memory that is being moved leaves with its words, and these pages must not be among them
+        // then.
         let gate = pager.gate.lock();
         let renaming = pager.renaming.load(Relaxed);
         self.outgoing.kept_by_events |= renaming;
@@ -198,8 +206,8 @@ impl Evictor<'_> {
                 self.finish_drop(pages, false);
                 continue;
             }
-            // What the program has removed is not there any more, and something else may be. Where it has written meanwhile, the fault thread
-            // has taken the protection off.
+            // What the program has removed is not there any more, and something else may be. Where
+            // it has written meanwhile, the fault thread has taken the protection off.
             pager.release(&[place(&slots[(pages.start.0 - run.start.0) as usize])]);
             if renaming || part[0].is_removed() {
                 self.keep(pages.start);
@@ -208,7 +216,8 @@ impl Evictor<'_> {
         alone.map(drop).ok_or(KeptOut)
     }
 
-    /// Drops clean pages where they are, as many at the start of `run` as still are: they are protected and the store has their bytes.
+    /// Drops clean pages where they are, as many at the start of `run` as still are: they are
+    /// protected and the store has their bytes.
     pub(super) fn drop_clean_in_place(&mut self, run: PageRange) -> Result<(), KeptOut> {
         let pager = self.pager;
         let Some(_alone) = pager.exclusion.enter_evictor() else {
@@ -240,7 +249,8 @@ impl Evictor<'_> {
         if raises_events {
             pager.own_drops.lock().begin(run);
         }
-        // SAFETY: the store holds the pages' bytes and their words say so; faults on them wait until this is over.
+        // SAFETY: the store holds the pages' bytes and their words say so; faults on them wait
+        // until this is over.
         let empty = |range| unsafe { drop_pages(range) }.is_ok();
         let mut still_there = Vec::new();
         let dropped = empty(run);
@@ -251,7 +261,8 @@ impl Evictor<'_> {
         }
         let gate = pager.gate.lock();
         if !dropped && raises_events {
-            // It was one mapping, unless the program locked a part just now. What is gone, is gone with its event, which has been acted on.
+            // It was one mapping, unless the program locked a part just now. What is gone, is gone
+            // with its event, which has been acted on.
             still_there = pager.own_drops.lock().withdraw(run);
         }
         let stays = |page| still_there.iter().any(|part| part.contains(page));

@@ -1,19 +1,24 @@
-//! One at a time: the program's calls that change what memory is where, and the evictor while it empties a page where it is.
+//! One at a time: the program's calls that change what memory is where, and the evictor while it
+//! empties a page where it is.
 //!
-//! - The kernel empties an address, whatever is there by then. Between the evictor's claim of a page and that, the program might unmap it, or move or
-//!   map something else over it, and that would lose its bytes.
-//! - The kernel tells of a call when others may already have used the place it left. A thread that grows its memory over that place and moves it on is
-//!   heard of with the place, and the page words there are still those of the first.
+//! - The kernel empties an address, whatever is there by then. Between the evictor's claim of a
+//!   page and that, the program might unmap it, or move or map something else over it, and that
+//!   would lose its bytes.
+//! - The kernel tells of a call when others may already have used the place it left. A thread that
+//!   grows its memory over that place and moves it on is heard of with the place, and the page
+//!   words there are still those of the first.
 //!
-//! A lock, then, held over the system call until its events have been read. Nobody waits for ever: who has waited too long for another call takes the
-//! lock away, for its holder may have left by `longjmp`; the evictor leaves the page where it is.
+//! A lock, then, held over the system call until its events have been read. Nobody waits for ever:
+//! who has waited too long for another call takes the lock away, for its holder may have left by
+//! `longjmp`; the evictor leaves the page where it is.
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use pagetide_kernel::sync::{futex_wait, futex_wake, now_ns};
 use rustix::thread::gettid;
 
-/// Longest wait of a call. On a busy machine another may take long, for the threads that it needs get no processor.
+/// Longest wait of a call. On a busy machine another may take long, for the threads that it needs
+/// get no processor.
 const CALL_WAITS_NS: u64 = 2_000_000_000;
 /// Longest wait of the evictor.
 const EVICTOR_WAITS_NS: u64 = 20_000_000;
@@ -37,7 +42,8 @@ pub struct Inside<'e> {
 }
 
 impl Exclusion {
-    /// Where the kernel does not know how many events are under way (before 5.15), calls that only raise one are to be alone as well.
+    /// Where the kernel does not know how many events are under way (before 5.15), calls that only
+    /// raise one are to be alone as well.
     pub fn new(counts_events: bool) -> Exclusion {
         Exclusion {
             of_events: !counts_events,
@@ -51,7 +57,8 @@ impl Exclusion {
         self.of_events.then(|| self.enter_call())
     }
 
-    /// Before a call of the program that unmaps or moves memory, or maps some over other, or forks. Async-signal-safe.
+    /// Before a call of the program that unmaps or moves memory, or maps some over other, or forks.
+    /// Async-signal-safe.
     pub fn enter_call(&self) -> Inside<'_> {
         let thread = gettid().as_raw_nonzero().get() as u32;
         self.enter(thread, CALL_WAITS_NS).unwrap_or_else(|| {

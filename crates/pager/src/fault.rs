@@ -1,7 +1,7 @@
 //! The fault thread: reads the userfaultfd and gives every fault its page.
 //!
-//! It never touches attached memory itself, never waits for the evictor while messages may be unread, and leaves a fault it cannot serve
-//! yet in `deferred`, to be tried again.
+//! It never touches attached memory itself, never waits for the evictor while messages may be
+//! unread, and leaves a fault it cannot serve yet in `deferred`, to be tried again.
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
@@ -21,8 +21,9 @@ use super::{Ownership, Pager, StartError};
 
 /// How long the thread looks for the next fault before it sleeps.
 const SPIN_NS: u64 = 20_000;
-/// How often, in that time, it gives its processor to the thread that it holds beside it, and then looks for that thread's next fault: going to sleep and
-/// being woken takes three times as long as a fault, and the scheduler does not always let a thread that is woken run at once.
+/// How often, in that time, it gives its processor to the thread that it holds beside it, and then
+/// looks for that thread's next fault: going to sleep and being woken takes three times as long as
+/// a fault, and the scheduler does not always let a thread that is woken run at once.
 const YIELDS: u32 = 4;
 
 /// The fault thread's own state.
@@ -34,11 +35,13 @@ pub struct FaultThread<'p> {
     pub(super) events: VecDeque<Event>,
     /// Memory that has been moved since no event was under way, where it is.
     pub(super) arrived: Vec<Arrival>,
-    /// Parts of unmappings that came before something moved to another part of the same place, among the events.
+    /// Parts of unmappings that came before something moved to another part of the same place,
+    /// among the events.
     pub(super) older: Vec<PageRange>,
     /// Of that, what has been heard to be unmapped: it, or what was there before.
     pub(super) doubtful: Vec<PageRange>,
-    /// Memory that came under the pager while an event was under way, where it is: what was in it may have left before it was looked at.
+    /// Memory that came under the pager while an event was under way, where it is: what was in it
+    /// may have left before it was looked at.
     pub(super) unlooked: Vec<PageRange>,
     /// Read and not yet tried.
     fresh: Vec<Fault>,
@@ -115,7 +118,8 @@ impl<'p> FaultThread<'p> {
                 yields += 1;
                 std::thread::yield_now();
             } else if holds || !soon {
-                // On the program's own processor, looking on only keeps the program from its next fault.
+                // On the program's own processor, looking on only keeps the program from its next
+                // fault.
                 self.sleep();
             }
         }
@@ -139,7 +143,8 @@ impl<'p> FaultThread<'p> {
         self.pager.parked.store(0, SeqCst);
     }
 
-    /// Goes where that makes faults cheap; see [`super::together`]. With signal delivery nobody waits for this thread.
+    /// Goes where that makes faults cheap; see [`super::together`]. With signal delivery nobody
+    /// waits for this thread.
     fn stay_beside_program(&mut self, now_ns: u64) {
         let pager = self.pager;
         if pager.ownership != Ownership::SignalRegion && self.beside.is_due(now_ns) {
@@ -183,7 +188,8 @@ impl<'p> FaultThread<'p> {
         let pager = self.pager;
         self.settle();
         let gate = match pager.ownership {
-            // Looking for the next fault over and over must not keep the gate from the evictor. Where there was one, the next mostly is there.
+            // Looking for the next fault over and over must not keep the gate from the evictor.
+            // Where there was one, the next mostly is there.
             Ownership::Program if !self.found && !pager.handles().uffd.is_readable() => {
                 return false;
             }
@@ -235,7 +241,8 @@ impl<'p> FaultThread<'p> {
         }
     }
 
-    /// Reads messages while waiting for the evictor, without acting on them beyond sorting. Returns whether any came.
+    /// Reads messages while waiting for the evictor, without acting on them beyond sorting. Returns
+    /// whether any came.
     pub(super) fn collect_messages(&mut self) -> bool {
         match self.pager.handles().uffd.read(&mut self.messages) {
             Ok(count) if count > 0 => {

@@ -1,12 +1,14 @@
 //! Which processor the pager's threads work on.
 //!
-//! To move a written page out, the kernel interrupts every other processor that runs the program and waits for its answer. That takes 2 us, or 20 us and
-//! more where a hypervisor carries each interrupt; the program loses as much. On the processor of the thread that faults there is nobody to
-//! interrupt, and whoever is woken there is woken without an interrupt. So where moving is found to be dear, and faults come from one thread alone, the
-//! evictor works on that thread's processor, and so does the thread that serves its faults.
+//! To move a written page out, the kernel interrupts every other processor that runs the program
+//! and waits for its answer. That takes 2 us, or 20 us and more where a hypervisor carries each
+//! interrupt; the program loses as much. On the processor of the thread that faults there is nobody
+//! to interrupt, and whoever is woken there is woken without an interrupt. So where moving is found
+//! to be dear, and faults come from one thread alone, the evictor works on that thread's processor,
+//! and so does the thread that serves its faults.
 //!
-//! Packing what was moved out interrupts nobody. For that the evictor steps aside, to a processor that would else be idle, and the program goes on
-//! meanwhile.
+//! Packing what was moved out interrupts nobody. For that the evictor steps aside, to a processor
+//! that would else be idle, and the program goes on meanwhile.
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use pagetide_kernel::sync::now_ns;
@@ -14,20 +16,23 @@ use pagetide_kernel::thread::{control_block, shares_processor};
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// A move that takes so long has waited for another processor's answer, and the evictor would be better off beside the program.
+/// A move that takes so long has waited for another processor's answer, and the evictor would be
+/// better off beside the program.
 const DEAR_NS: u64 = 6_000;
 /// One round in so many is done elsewhere, and shows what moving costs there now.
 const PROBE: u32 = 256;
 /// Such a round is kept short.
 pub const PROBE_PAGES: u64 = 16;
-/// Packing aside may take so many times what it costs beside the program, and so much more: else others are running there, or the
-/// processor takes too long to start.
+/// Packing aside may take so many times what it costs beside the program, and so much more: else
+/// others are running there, or the processor takes too long to start.
 const SLOW_ASIDE: (u64, u64) = (2, 100_000);
-/// After that the evictor packs beside the program for so many rounds; and once after so many rounds aside, to see what that costs.
+/// After that the evictor packs beside the program for so many rounds; and once after so many
+/// rounds aside, to see what that costs.
 const ASIDE_ROUNDS: u32 = 64;
 /// One noted fault in so many asks the kernel which thread has it.
 const ASK_AGAIN: u32 = 64;
-/// What [`FaultProcessors::evictor`] holds while the evictor works anywhere, and the lower half of `last` while the processor is not known.
+/// What [`FaultProcessors::evictor`] holds while the evictor works anywhere, and the lower half of
+/// `last` while the processor is not known.
 const ANYWHERE: u32 = u32::MAX;
 
 /// Where faults came from of late, and where the evictor works.
@@ -35,7 +40,8 @@ const ANYWHERE: u32 = u32::MAX;
 pub struct FaultProcessors {
     /// The thread that faulted last (upper half), and its processor.
     last: AtomicU64,
-    /// Where the control block of the thread is that noted its own fault last, and how many were noted.
+    /// Where the control block of the thread is that noted its own fault last, and how many were
+    /// noted.
     noted: (AtomicUsize, AtomicU32),
     /// How often another thread than the last one has faulted.
     changes: AtomicU32,
@@ -61,8 +67,9 @@ impl Default for FaultProcessors {
 }
 
 impl FaultProcessors {
-    /// The calling thread serves a fault of its own. Mostly it is the one that did last time, which is known without asking the kernel; now and
-    /// then it is asked, for a new thread may have the control block of one that has ended.
+    /// The calling thread serves a fault of its own. Mostly it is the one that did last time, which
+    /// is known without asking the kernel; now and then it is asked, for a new thread may have the
+    /// control block of one that has ended.
     pub fn note(&self) {
         let (block, (last_block, count)) = (control_block(), &self.noted);
         let noted = count.load(Relaxed);
@@ -115,7 +122,8 @@ impl FaultProcessors {
         self.dear.load(Relaxed)
     }
 
-    /// The only thread that has had faults since `changes` were seen last, if there was only one, and its processor if that is known.
+    /// The only thread that has had faults since `changes` were seen last, if there was only one,
+    /// and its processor if that is known.
     pub fn single(&self, changes: &mut u32) -> Option<(u32, Option<usize>)> {
         let before = std::mem::replace(changes, self.changes.load(Relaxed));
         let last = self.last.load(Relaxed);
@@ -153,9 +161,11 @@ pub struct Workplace {
 }
 
 impl Workplace {
-    /// The evictor, before a round: goes where that is cheapest. Returns the most pages the round may have.
+    /// The evictor, before a round: goes where that is cheapest. Returns the most pages the round
+    /// may have.
     ///
-    /// A server that keeps to processor `server_cpu` is to be asked there: the faulting thread is to come along (`super::together`).
+    /// A server that keeps to processor `server_cpu` is to be asked there: the faulting thread is
+    /// to come along (`super::together`).
     pub fn choose_for_evictor(
         &mut self,
         faults: &FaultProcessors,
@@ -196,7 +206,8 @@ impl Workplace {
         (0..CpuSet::MAX_CPU).find(|other| *other != cpu && may.is_set(*other))
     }
 
-    /// `moves` moves took `ns` in all. That tells what interrupting costs, unless it was done beside the faulting thread.
+    /// `moves` moves took `ns` in all. That tells what interrupting costs, unless it was done
+    /// beside the faulting thread.
     pub fn note_moves(&mut self, faults: &FaultProcessors, ns: u64, moves: u64) {
         let beside = faults.last.load(Relaxed) as u32 == sched_getcpu() as u32;
         if !beside && moves > 0 {
@@ -204,8 +215,9 @@ impl Workplace {
         }
     }
 
-    /// Packs `pages` pages, by `pack`: beside the faulting thread, or, where that is known to be quick enough, on any other processor, where
-    /// it then stays until the next [`Workplace::choose_for_evictor`].
+    /// Packs `pages` pages, by `pack`: beside the faulting thread, or, where that is known to be
+    /// quick enough, on any other processor, where it then stays until the next
+    /// [`Workplace::choose_for_evictor`].
     pub fn pack<R>(&mut self, pages: usize, pack: impl FnOnce() -> R) -> R {
         let pages = pages as u64;
         if self.kept_to().is_none() {
@@ -293,7 +305,8 @@ impl Workplace {
         }
     }
 
-    /// Where it might work if nothing had been decided here. Somebody else's decision meanwhile counts for more.
+    /// Where it might work if nothing had been decided here. Somebody else's decision meanwhile
+    /// counts for more.
     fn unbind(&mut self) -> Option<CpuSet> {
         let now = sched_getaffinity(None).ok()?;
         let before = self.bound.take().filter(|bound| bound.now == now);

@@ -1,5 +1,6 @@
-//! Places in the store that faults have made superfluous. Giving a slot back takes the store's locks and may allocate, so a fault only
-//! notes it here; the evictor gives it back, or the fault thread when it has nothing else to do.
+//! Places in the store that faults have made superfluous. Giving a slot back takes the store's
+//! locks and may allocate, so a fault only notes it here; the evictor gives it back, or the fault
+//! thread when it has nothing else to do.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_kernel::own::Mapping;
@@ -11,7 +12,8 @@ use super::page::word::Place;
 
 const CAPACITY: usize = 8192;
 
-/// A bounded heap of places. Its lock is held for a few instructions only, and never while memory under a pager is touched.
+/// A bounded heap of places. Its lock is held for a few instructions only, and never while memory
+/// under a pager is touched.
 pub struct FreedPlaces {
     places: Mapping,
     lock: Lock,
@@ -30,7 +32,8 @@ impl FreedPlaces {
 
     fn entry(&self, index: u64) -> &AtomicU64 {
         assert!(index < CAPACITY as u64);
-        // SAFETY: the mapping holds CAPACITY zero-initialised words, lives as long as `self`, and is only accessed atomically.
+        // SAFETY: the mapping holds CAPACITY zero-initialised words, lives as long as `self`, and
+        // is only accessed atomically.
         unsafe { &*self.places.as_ptr().cast::<AtomicU64>().add(index as usize) }
     }
 

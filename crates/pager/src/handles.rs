@@ -15,7 +15,8 @@ use super::Ownership;
 pub enum StartError {
     /// No userfaultfd.
     #[error(
-        "{0}; allow it with `sysctl -w vm.unprivileged_userfaultfd=1` or read-write access to /dev/userfaultfd"
+        "{0}; allow it with `sysctl -w vm.unprivileged_userfaultfd=1` or read-write access to \
+         /dev/userfaultfd"
     )]
     Open(#[from] uffd::OpenError),
     /// The kernel lacks a feature that cannot be done without.
@@ -33,8 +34,9 @@ pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> StartError {
 /// Tries before a new mapping is given up to whoever registers it first.
 const TRIES: usize = 64;
 
-/// Maps `len` bytes and registers them. In a program that is paged as a whole (`pagetide run`) another pager looks for new memory all
-/// the time and may register this for itself first; then that is given back, and another mapped.
+/// Maps `len` bytes and registers them. In a program that is paged as a whole (`pagetide run`)
+/// another pager looks for new memory all the time and may register this for itself first; then
+/// that is given back, and another mapped.
 fn map_registered(
     len: usize,
     register: impl Fn(PageRange) -> Result<(), Errno>,
@@ -62,8 +64,8 @@ pub struct Handles {
     pub memory: OwnMemory,
     /// Drops scattered clean pages together; only without events.
     pub dropper: Option<BatchDropper>,
-    /// A page installed write-protected is protected also in memory that is read-only, and may be made writable. Before Linux 5.19 COPY
-    /// protects pages of writable memory only.
+    /// A page installed write-protected is protected also in memory that is read-only, and may be
+    /// made writable. Before Linux 5.19 COPY protects pages of writable memory only.
     pub copy_protects: bool,
     /// Wakes the fault thread from its poll.
     pub bell: OwnedFd,
@@ -128,7 +130,8 @@ impl Handles {
             .map_err(system("register drain"))
     }
 
-    /// Memory to be paged, registered for missing and write-protect faults. Whoever touches it waits until somebody serves it.
+    /// Memory to be paged, registered for missing and write-protect faults. Whoever touches it
+    /// waits until somebody serves it.
     pub fn map_managed(&self, len: usize) -> Result<Mapping, StartError> {
         // SAFETY: a new mapping, which nobody touches before its pager serves it.
         map_registered(len, |range| unsafe { self.uffd.register(range) })

@@ -1,7 +1,8 @@
-//! The ledger: counters of one pager, in a page-aligned block that can be mapped shared so that they outlive the process.
+//! The ledger: counters of one pager, in a page-aligned block that can be mapped shared so that
+//! they outlive the process.
 //!
-//! Every field is written by the pager with relaxed atomics and read by anyone at any time. There is no allocation and
-//! no lock, so the fault path may use it anywhere.
+//! Every field is written by the pager with relaxed atomics and read by anyone at any time. There
+//! is no allocation and no lock, so the fault path may use it anywhere.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::report::{Latency, Statistics};
@@ -13,7 +14,8 @@ const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
 pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG05");
 
-/// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40 ns (18 minutes).
+/// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
+/// ns (18 minutes).
 #[repr(C)]
 pub struct Histogram {
     count: AtomicU64,
@@ -78,7 +80,8 @@ impl Histogram {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// The counters of one pager. Layout is fixed within a release: launcher and agent are installed together.
+        /// The counters of one pager. Layout is fixed within a release: launcher and agent are
+        /// installed together.
         #[repr(C, align(4096))]
         #[allow(missing_docs)]
         pub struct Ledger {
@@ -90,10 +93,11 @@ macro_rules! counters {
             /// CLOCK_MONOTONIC at the pager's start and when last updated, in nanoseconds.
             pub started_ns: AtomicU64,
             pub updated_ns: AtomicU64,
-            /// Inode number of the PID namespace in which `pid` is the process's number; 0 if not known.
+            /// Inode number of the PID namespace in which `pid` is the process's number; 0 if not
+            /// known.
             pub pid_namespace: AtomicU64,
-            /// 1 while the process executes, in its own place, a program of which it could not tell whether it takes the agent; it stays so if that one
-            /// makes no ledger of its own.
+            /// 1 while the process executes, in its own place, a program of which it could not tell
+            /// whether it takes the agent; it stays so if that one makes no ledger of its own.
             pub executing: AtomicU64,
             $($(#[$doc])* pub $name: AtomicU64,)*
             /// From reading the fault message to waking the thread.
@@ -166,7 +170,8 @@ impl Ledger {
         load_text(&self.command, &self.command_len)
     }
 
-    /// Leaves a message for whoever reads the ledger after the process (what was lost, or why it was ended).
+    /// Leaves a message for whoever reads the ledger after the process (what was lost, or why it
+    /// was ended).
     pub fn set_message(&self, message: &[u8]) {
         store_text(&self.message, &self.message_len, message);
     }

@@ -1,15 +1,18 @@
 //! The pager: keeps the resident pages of attached memory within a budget, and the rest in a store.
 //!
-//! Two threads do the work. The *fault thread* ([`fault`]) reads the userfaultfd: it serves faults, follows what the program does
-//! to its mappings ([`events`]) and takes requests. The *evictor* ([`evict`]) makes pages non-resident ahead of it. What they share is
-//! here. The life of a page is in [`page`].
+//! Two threads do the work. The *fault thread* ([`fault`]) reads the userfaultfd: it serves faults,
+//! follows what the program does to its mappings ([`events`]) and takes requests. The *evictor*
+//! ([`evict`]) makes pages non-resident ahead of it. What they share is here. The life of a page is
+//! in [`page`].
 //!
 //! # The gate
 //!
-//! When the program unmaps, moves or empties memory, the kernel sends an event and refuses to install or move pages until the event
-//! is read; then the program goes on. Between reading an event and having acted on it the pager's idea of the memory is stale, so that
-//! part is done holding the *gate*, and so is the evictor's claiming and moving of a page. Hence an eviction happens either before the
-//! event is read, when the kernel still refuses if it came too late, or after the page words say what became of the memory.
+//! When the program unmaps, moves or empties memory, the kernel sends an event and refuses to
+//! install or move pages until the event is read; then the program goes on. Between reading an
+//! event and having acted on it the pager's idea of the memory is stale, so that part is done
+//! holding the *gate*, and so is the evictor's claiming and moving of a page. Hence an eviction
+//! happens either before the event is read, when the kernel still refuses if it came too late, or
+//! after the page words say what became of the memory.
 #![warn(missing_docs)]
 mod attach;
 pub mod audit;
@@ -83,7 +86,8 @@ pub enum Ownership {
     Region,
     /// The same, with faults served by the faulting threads themselves, in a signal handler.
     SignalRegion,
-    /// Memory of a program that knows nothing of the pager: events are followed, and forks leave it out unless caught.
+    /// Memory of a program that knows nothing of the pager: events are followed, and forks leave it
+    /// out unless caught.
     Program,
 }
 
@@ -109,7 +113,8 @@ pub struct Pager {
     pub ownership: Ownership,
     /// Pages are moved here out of the program's memory.
     pub staging: Mapping,
-    /// Whose page a staged page is, by its number; changes with the gate held, and means something while that page's word says Staged.
+    /// Whose page a staged page is, by its number; changes with the gate held, and means something
+    /// while that page's word says Staged.
     staged_owner: [AtomicU64; BATCH_PAGES],
     /// Where staged pages go to be dropped.
     pub drain: Mapping,
@@ -117,7 +122,8 @@ pub struct Pager {
     unreadable: Mapping,
     /// Attached memory, in address order, not overlapping.
     pub spans: Mutex<Vec<PageRange>>,
-    /// Events were read and not yet acted on: page words may name what is no longer there, so no eviction begins. Changes with the gate held.
+    /// Events were read and not yet acted on: page words may name what is no longer there, so no
+    /// eviction begins. Changes with the gate held.
     renaming: AtomicBool,
     /// Ranges the evictor is emptying in place: their remove events are not the program's.
     own_drops: OwnDrops,
@@ -128,7 +134,8 @@ pub struct Pager {
     pub progress: Doorbell,
     /// In the way of the program's calls when they leave the pager no moment to work.
     pub turnstile: turnstile::Turnstile,
-    /// Lets one at a time in of the program's calls that change what is where, and pages that are emptied in place.
+    /// Lets one at a time in of the program's calls that change what is where, and pages that are
+    /// emptied in place.
     pub exclusion: exclusion::Exclusion,
     /// Pages the fault thread waits for.
     pub wanted: AtomicU64,
@@ -139,7 +146,8 @@ pub struct Pager {
     together: together::Together,
     /// Set in a process that has forked or was forked: pages may be shared with another process.
     pub forked: AtomicBool,
-    /// Pages that the evictor itself touches, from the first to before the second; none if they are equal.
+    /// Pages that the evictor itself touches, from the first to before the second; none if they are
+    /// equal.
     evictors: [AtomicU64; 2],
     /// Holders that want the evictor to hold still.
     pub pause: AtomicU32,
@@ -175,7 +183,8 @@ pub struct Pager {
 }
 
 impl Pager {
-    /// A pager with an empty table. Costs some address space and little memory until memory is attached.
+    /// A pager with an empty table. Costs some address space and little memory until memory is
+    /// attached.
     pub fn new(
         ownership: Ownership,
         budget_pages: u64,
@@ -183,7 +192,8 @@ impl Pager {
         store: Box<dyn Store>,
         ledger: &'static Ledger,
     ) -> Result<Pager, StartError> {
-        // Stale entries can outnumber resident pages; the queue's memory is given back as it is passed, so be generous.
+        // Stale entries can outnumber resident pages; the queue's memory is given back as it is
+        // passed, so be generous.
         let machine_pages = rustix::system::sysinfo().totalram / PAGE_SIZE as u64;
         let queue = || EvictionQueue::new(4 * machine_pages + (1 << 20)).map_err(system("mmap"));
         let pager = Pager {
@@ -243,8 +253,9 @@ impl Pager {
         Ok(pager)
     }
 
-    /// In a forked child: gives the pager descriptors of its own, with which the staging and drain areas are registered. The parent's are
-    /// forgotten, not closed: their numbers mean nothing here.
+    /// In a forked child: gives the pager descriptors of its own, with which the staging and drain
+    /// areas are registered. The parent's are forgotten, not closed: their numbers mean nothing
+    /// here.
     pub fn replace_handles(&self, handles: Handles) -> Result<(), StartError> {
         handles.register_areas(self.staging.range(), self.drain.range())?;
         self.handles
@@ -312,7 +323,8 @@ impl Pager {
         unsafe { &*(self.staged_page(index).address() as *const Page) }
     }
 
-    /// Ends the process because pages cannot be kept, leaving `message` for whoever reads the ledger.
+    /// Ends the process because pages cannot be kept, leaving `message` for whoever reads the
+    /// ledger.
     pub fn end_process(&self, message: &str) -> ! {
         self.ledger.set_message(message.as_bytes());
         self.ledger.lost.store(1, Ordering::Release);
@@ -322,7 +334,8 @@ impl Pager {
 
 impl Drop for Pager {
     fn drop(&mut self) {
-        // SAFETY: never null, and the threads are gone (the owner joined them), so nobody uses the handles.
+        // SAFETY: never null, and the threads are gone (the owner joined them), so nobody uses the
+        // handles.
         drop(unsafe { Box::from_raw(self.handles.load(Ordering::Acquire)) });
         for store in &self.stores {
             let store = store.load(Ordering::Acquire);

@@ -1,7 +1,8 @@
 //! Pages on their way out: moved from the program into a staging area, put into the store, dropped.
 //!
-//! A page's frame is dropped only when its word no longer says Staged: it is stored, was clean, was taken back, or was given up by the
-//! program. Until then its bytes are in the staging area, and a fault takes them back from there.
+//! A page's frame is dropped only when its word no longer says Staged: it is stored, was clean, was
+//! taken back, or was given up by the program. Until then its bytes are in the staging area, and a
+//! fault takes them back from there.
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::own::discard;
@@ -58,8 +59,8 @@ impl<'p> Outgoing<'p> {
         self.staged.iter().filter(|s| s.dirty).count()
     }
 
-    /// Claims a run of neighbouring pages (no more than a batch with those already staged) and moves it into the staging area. Pages that will not move are
-    /// left as they were.
+    /// Claims a run of neighbouring pages (no more than a batch with those already staged) and
+    /// moves it into the staging area. Pages that will not move are left as they were.
     pub fn stage(&mut self, run: &[PageNumber]) {
         let mut rest = run;
         while !rest.is_empty() {
@@ -88,7 +89,8 @@ impl<'p> Outgoing<'p> {
             claimed += 1;
         }
         if claimed == 0 {
-            // Written or pinned since it was taken from the queue: it is resident all the same, and its turn comes again.
+            // Written or pinned since it was taken from the queue: it is resident all the same, and
+            // its turn comes again.
             if pager.table.load(run[0]).is_resident() {
                 pager.enqueue(run[0]);
             }
@@ -99,8 +101,8 @@ impl<'p> Outgoing<'p> {
             start: pager.staged_page(first),
             end: pager.staged_page(first + claimed),
         };
-        // SAFETY: the pages are claimed and go where this thread alone looks; an access of the program meanwhile is a fault that waits for
-        // the gate.
+        // SAFETY: the pages are claimed and go where this thread alone looks; an access of the
+        // program meanwhile is a fault that waits for the gate.
         let progress = unsafe { pager.handles().uffd.move_pages(target, run[0], false) };
         let moved = progress.pages as usize;
         for (index, (page, word)) in run.iter().zip(&words).take(moved).enumerate() {
@@ -121,7 +123,8 @@ impl<'p> Outgoing<'p> {
             return moved;
         }
         if claimed > 1 && progress.stop == Some(Stop::Refused) {
-            // The run may cross the end of a mapping, which the kernel does not allow: try its first half.
+            // The run may cross the end of a mapping, which the kernel does not allow: try its
+            // first half.
             drop(gate);
             return self.stage_some(&run[..claimed / 2]);
         }
@@ -129,12 +132,14 @@ impl<'p> Outgoing<'p> {
         1
     }
 
-    /// A page did not move: what to do with it by the reason. Its word is as it was before the claim.
+    /// A page did not move: what to do with it by the reason. Its word is as it was before the
+    /// claim.
     fn leave(&mut self, page: PageNumber, word: Word, stop: Option<Stop>) {
         let pager = self.pager;
         self.kept_by_events |= stop == Some(Stop::EventPending);
         match stop {
-            // It vanished: the program emptied it without our hearing (MADV_FREE), so nothing is lost.
+            // It vanished: the program emptied it without our hearing (MADV_FREE), so nothing is
+            // lost.
             Some(Stop::Absent) => {
                 pager.table.update(page, Word::vanished);
                 if word.state() == State::Clean {
@@ -159,8 +164,9 @@ impl<'p> Outgoing<'p> {
         word.state() == State::Staged && word.staging_index() == index
     }
 
-    /// Puts the dirty pages into the store, at most `at_a_time` in a call, and makes them stored. Zero pages need no store: they go back
-    /// to being untouched. On an error what was not put stays staged. Returns how many the store took, and the error.
+    /// Puts the dirty pages into the store, at most `at_a_time` in a call, and makes them stored.
+    /// Zero pages need no store: they go back to being untouched. On an error what was not put
+    /// stays staged. Returns how many the store took, and the error.
     pub fn put(&mut self, at_a_time: usize) -> (usize, Option<StoreError>) {
         let pager = self.pager;
         let mut pages: [&Page; BATCH_PAGES] = [&Page::ZERO; BATCH_PAGES];
@@ -248,8 +254,9 @@ impl<'p> Outgoing<'p> {
         pager.ledger.writebacks.fetch_add(written, Relaxed);
     }
 
-    /// Tries to put the pages the store has not taken back where they were. False when some could not be for now: an event is under way,
-    /// which the fault thread must read first. It also ends this when the place was unmapped.
+    /// Tries to put the pages the store has not taken back where they were. False when some could
+    /// not be for now: an event is under way, which the fault thread must read first. It also ends
+    /// this when the place was unmapped.
     pub fn give_back(&mut self) -> bool {
         let mut all = true;
         for next in self.put_up_to..self.staged.len() {
@@ -273,12 +280,14 @@ impl<'p> Outgoing<'p> {
         // A moved page can be written to at once, so one that is closed is copied.
         let closed = inside.is_closed(page);
         let progress = (!closed).then(|| {
-            // SAFETY: the page goes back to the place it was taken from, which has been missing since.
+            // SAFETY: the page goes back to the place it was taken from, which has been missing
+            // since.
             unsafe { pager.handles().uffd.move_pages(range, source, false) }
         });
         let stop = progress.map_or(Some(Stop::Refused), |progress| progress.stop);
         let moved = stop.is_none();
-        // A mapping made read-only meanwhile takes no moved page, but a copy; the staged frame is then dropped with the others.
+        // A mapping made read-only meanwhile takes no moved page, but a copy; the staged frame is
+        // then dropped with the others.
         let copied = stop == Some(Stop::Refused) && {
             let source = source.address() as *const u8;
             // SAFETY: the staging area holds the page's bytes, and its place is missing.
@@ -297,7 +306,8 @@ impl<'p> Outgoing<'p> {
         true
     }
 
-    /// Drops the frames left in the staging area, whose pages were put or given back, and counts them.
+    /// Drops the frames left in the staging area, whose pages were put or given back, and counts
+    /// them.
     pub fn drop_frames(&mut self) {
         if self.staged.is_empty() {
             return;
@@ -307,7 +317,8 @@ impl<'p> Outgoing<'p> {
             Ownership::Region | Ownership::SignalRegion => self.used_part(pager.staging.range()),
             Ownership::Program => self.drain(),
         };
-        // SAFETY: everything still staged is stored, clean or given up, and the areas are this thread's own.
+        // SAFETY: everything still staged is stored, clean or given up, and the areas are this
+        // thread's own.
         let _ = unsafe { discard(silent) };
         let here = self.staged.iter().filter(|s| s.here).count() as u64;
         let clean = self.staged.iter().filter(|s| !s.dirty).count() as u64;
@@ -326,10 +337,12 @@ impl<'p> Outgoing<'p> {
         }
     }
 
-    /// Moves the frames on to the drain area. Emptying the staging area itself would raise remove events; the drain area has none.
+    /// Moves the frames on to the drain area. Emptying the staging area itself would raise remove
+    /// events; the drain area has none.
     ///
-    /// Nothing may be left behind, or no page could be moved to its place ever after. A frame may stay pinned for a moment after it was
-    /// written to a disk directly: the kernel wakes the writer first. What will not move is emptied where it is.
+    /// Nothing may be left behind, or no page could be moved to its place ever after. A frame may
+    /// stay pinned for a moment after it was written to a disk directly: the kernel wakes the
+    /// writer first. What will not move is emptied where it is.
     fn drain(&self) -> PageRange {
         const TRIES: u32 = 1000;
         let pager = self.pager;
@@ -353,7 +366,8 @@ impl<'p> Outgoing<'p> {
                     std::thread::yield_now();
                 }
                 Some(_) => {
-                    // SAFETY: as above. The remove event says nothing to the fault thread: the area is not the program's.
+                    // SAFETY: as above. The remove event says nothing to the fault thread: the area
+                    // is not the program's.
                     let _ = unsafe { discard(staged.after(moved)) };
                     break;
                 }

@@ -1,8 +1,8 @@
 //! Which remove events stem from the evictor, and which from the program.
 //!
-//! Emptying pages in place raises the event that the program's own `madvise` raises. Each page is accounted for by
-//! itself: of two events of a page that the evictor empties, one is its own, whichever is read first, and it is not
-//! done with the page before both were read.
+//! Emptying pages in place raises the event that the program's own `madvise` raises. Each page is
+//! accounted for by itself: of two events of a page that the evictor empties, one is its own,
+//! whichever is read first, and it is not done with the page before both were read.
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use pagetide_kernel::{PageRange, each_gap};
@@ -33,7 +33,8 @@ impl Held<'_> {
         self.0.push(range);
     }
 
-    /// Of what a remove event tells of, the parts that the program emptied. The others are told of now.
+    /// Of what a remove event tells of, the parts that the program emptied. The others are told of
+    /// now.
     pub(super) fn others(&mut self, event: PageRange) -> Vec<PageRange> {
         let mut others = vec![event];
         for drop in std::mem::take(&mut *self.0) {
@@ -51,7 +52,8 @@ impl Held<'_> {
         others
     }
 
-    /// Emptying `range` has failed: what of it no event has told of is still there, and no event will come.
+    /// Emptying `range` has failed: what of it no event has told of is still there, and no event
+    /// will come.
     pub(super) fn withdraw(&mut self, range: PageRange) -> Vec<PageRange> {
         let mut withdrawn = Vec::new();
         for drop in std::mem::take(&mut *self.0) {

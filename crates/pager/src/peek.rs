@@ -24,7 +24,8 @@ pub enum Peeked {
 }
 
 impl Pager {
-    /// Copies the bytes of `page` to `into`. Nobody may write to the page meanwhile. Not for the pager's own threads, nor for a signal handler.
+    /// Copies the bytes of `page` to `into`. Nobody may write to the page meanwhile. Not for the
+    /// pager's own threads, nor for a signal handler.
     pub fn peek(&self, page: PageNumber, into: &mut Page) -> Peeked {
         let word = self.table.load(page);
         match word.state() {
@@ -43,7 +44,8 @@ impl Pager {
         if !pinned.is_some_and(|pinned| self.table.change(page, word, pinned)) {
             return Peeked::Busy;
         }
-        // SAFETY: the word says present, and the pin keeps it so; nobody writes to it, by the caller's word.
+        // SAFETY: the word says present, and the pin keeps it so; nobody writes to it, by the
+        // caller's word.
         unsafe { std::ptr::copy_nonoverlapping(page.address() as *const Page, into, 1) };
         self.table.update(page, Word::unpinned);
         Peeked::Bytes
@@ -55,12 +57,14 @@ impl Pager {
         if word.state() != State::Staged {
             return Peeked::Busy;
         }
-        // SAFETY: while the word says Staged and the gate is held, the staging area holds the page's bytes.
+        // SAFETY: while the word says Staged and the gate is held, the staging area holds the
+        // page's bytes.
         into.0 = unsafe { self.staged_bytes(word.staging_index()) }.0;
         Peeked::Bytes
     }
 
-    /// Claimed as for a fetch, so that its place in the store stays its own; then it is Stored as before.
+    /// Claimed as for a fetch, so that its place in the store stays its own; then it is Stored as
+    /// before.
     fn peek_at_stored(&self, page: PageNumber, word: Word, into: &mut Page) -> Peeked {
         if !self.table.change(page, word, word.claimed()) {
             return Peeked::Busy;

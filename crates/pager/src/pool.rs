@@ -17,11 +17,13 @@ use super::{Pager, StartError};
 /// Tries at a page another thread is busy with before the processor is given away.
 const SPINS: u32 = 64;
 
-/// How long a thread that waits for room gives its processor to an evictor that is beside it, before it sleeps. One that sleeps is woken
-/// on another processor, and the evictor is beside it no more.
+/// How long a thread that waits for room gives its processor to an evictor that is beside it,
+/// before it sleeps. One that sleeps is woken on another processor, and the evictor is beside it no
+/// more.
 const GIVE_WAY_NS: u64 = 5_000_000;
 
-/// A signal handler may find itself on an alternate stack of a few KiB, so it serves on a stack of the server's.
+/// A signal handler may find itself on an alternate stack of a few KiB, so it serves on a stack of
+/// the server's.
 const STACK_BYTES: usize = 64 << 10;
 
 const ALL_SIGNALS: u64 = !0;
@@ -50,7 +52,8 @@ extern "C" fn enter(call: *mut ()) {
         .serve_with(call.server, call.page, call.write, call.write_protect);
 }
 
-/// Servers for any thread to use for the length of one fault. Taking one neither blocks nor allocates.
+/// Servers for any thread to use for the length of one fault. Taking one neither blocks nor
+/// allocates.
 pub struct ServerPool {
     // Dropped before the pager they borrow.
     servers: Box<[Pooled]>,
@@ -94,7 +97,8 @@ impl ServerPool {
             let free = pooled.busy.compare_exchange(false, true, Acquire, Relaxed);
             if free.is_ok() {
                 self.last.store(index, Relaxed);
-                // SAFETY: the flag is ours until it is cleared below, so no other thread uses this server.
+                // SAFETY: the flag is ours until it is cleared below, so no other thread uses this
+                // server.
                 let result = action(unsafe { &mut *pooled.server.get() }, &pooled.stack);
                 pooled.busy.store(false, Release);
                 return result;
@@ -123,7 +127,8 @@ impl ServerPool {
 
     /// Makes `page` accessible. False if its bytes are lost.
     pub fn serve(&self, page: PageNumber, write: bool, write_protect: bool) -> bool {
-        // A snapshot that holds all threads still waits for those that are serving: they must not be held in the middle of it.
+        // A snapshot that holds all threads still waits for those that are serving: they must not
+        // be held in the middle of it.
         let watched = self.pager.watch.is_watched();
         let mask = watched.then(|| set_signal_mask(ALL_SIGNALS));
         let served = self.with(|server, _| self.serve_with(server, page, write, write_protect));
@@ -144,7 +149,8 @@ impl ServerPool {
                 write_protect,
                 served: false,
             };
-            // SAFETY: a stack of this server's, which is this thread's; 16-byte aligned as the mapping's end is. `enter` returns.
+            // SAFETY: a stack of this server's, which is this thread's; 16-byte aligned as the
+            // mapping's end is. `enter` returns.
             unsafe {
                 let top = stack.as_ptr().add(stack.len());
                 call_on_stack(top, enter, (&raw mut call).cast());

@@ -1,11 +1,12 @@
-//! Whether a page that is read will be written next. Installing it writable then saves the second fault of a read followed by a write;
-//! it costs a put at eviction if no write comes.
+//! Whether a page that is read will be written next. Installing it writable then saves the second
+//! fault of a read followed by a write; it costs a put at eviction if no write comes.
 use super::page::word::Word;
 
-/// Clean installs after which the expectation is formed anew, while writes are not expected and while they are.
+/// Clean installs after which the expectation is formed anew, while writes are not expected and
+/// while they are.
 const SAMPLE: (u32, u32) = (64, 16);
-/// Of the pages expected to be written, one in so many is protected all the same, and shows what is true: often at first, seldom once
-/// nearly all of those were written, time and again.
+/// Of the pages expected to be written, one in so many is protected all the same, and shows what is
+/// true: often at first, seldom once nearly all of those were written, time and again.
 const PROBE: (u32, u32) = (8, 32);
 
 /// What the program does with the pages it fetches.
@@ -31,7 +32,8 @@ impl Default for WritePredictor {
 }
 
 impl WritePredictor {
-    /// Whether to install a page writable on a read: it was written after its last fetch, or most pages are at the moment.
+    /// Whether to install a page writable on a read: it was written after its last fetch, or most
+    /// pages are at the moment.
     pub fn expects_write(&mut self, word: Word) -> bool {
         self.predicted = self.predicted.wrapping_add(1);
         (word.is_rewritten() || self.writes_expected) && !self.predicted.is_multiple_of(self.probe)
@@ -68,7 +70,8 @@ impl WritePredictor {
 mod tests {
     use super::*;
 
-    /// Fetches `pages` pages by reads, which are written next or not; returns how many were installed writable.
+    /// Fetches `pages` pages by reads, which are written next or not; returns how many were
+    /// installed writable.
     fn fetch(predictor: &mut WritePredictor, pages: u32, written: bool) -> u32 {
         let mut writable = 0;
         for _ in 0..pages {

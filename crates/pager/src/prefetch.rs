@@ -1,6 +1,7 @@
 //! Fetching pages before they are asked for: runs of neighbours with one COPY.
 //!
-//! A page read ahead never takes what a fault might need: it is fetched only while more than the evictor's low-water reserve is free.
+//! A page read ahead never takes what a fault might need: it is fetched only while more than the
+//! evictor's low-water reserve is free.
 use std::slice::from_raw_parts_mut;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,8 +20,9 @@ pub const RUN_PAGES: usize = WINDOW_MAX as usize;
 const AT_ONCE: u32 = 16;
 
 impl Pager {
-    /// Most pages fetched at once, and by whoever has served the fault; of a stream the rest is the fault thread's, when no fault waits. A
-    /// store that is waited for is asked once for as many as possible: 64 pages come from a server in the time of eight that are asked for singly.
+    /// Most pages fetched at once, and by whoever has served the fault; of a stream the rest is the
+    /// fault thread's, when no fault waits. A store that is waited for is asked once for as many as
+    /// possible: 64 pages come from a server in the time of eight that are asked for singly.
     fn at_once(&self) -> u32 {
         match self.active_store().capabilities().get_sleeps {
             true => WINDOW_MAX,
@@ -35,7 +37,8 @@ impl Pager {
 }
 
 impl Server<'_> {
-    /// `page` was fetched for a fault: is it one of a stream? Reads ahead, or leaves that to the fault thread.
+    /// `page` was fetched for a fault: is it one of a stream? Reads ahead, or leaves that to the
+    /// fault thread.
     pub(super) fn follow_stream(&mut self, page: PageNumber) {
         let pager = self.pager;
         if self.detaching {
@@ -54,12 +57,14 @@ impl Server<'_> {
             return;
         };
         if self.may_block && !pager.together.is_holding() && !advice.late {
-            // The fault thread itself: waiting faults come first, unless that has left it too late before.
+            // The fault thread itself: waiting faults come first, unless that has left it too late
+            // before.
             pager.streams.hand_over(ask);
             return;
         }
-        // Beside the one thread that faults, it runs only while that waits, and for the stream's next page: left for later, this would come too late. Who
-        // else faults just now, or waits for an event to be read, waits for these pages.
+        // Beside the one thread that faults, it runs only while that waits, and for the stream's
+        // next page: left for later, this would come too late. Who else faults just now, or waits
+        // for an event to be read, waits for these pages.
         let at_once = pager.at_once();
         let rest = ask.after(at_once);
         if rest.count > 0 && pager.streams.hand_over(rest) && !self.may_block {
@@ -68,8 +73,9 @@ impl Server<'_> {
         self.read_ahead(ask.first(at_once));
     }
 
-    /// Pages that may be read ahead when `wanted` are. An evictor that waits for this very processor has it first: it has to run before long all the
-    /// same, and a page that is not read ahead for want of room is a fault.
+    /// Pages that may be read ahead when `wanted` are. An evictor that waits for this very
+    /// processor has it first: it has to run before long all the same, and a page that is not read
+    /// ahead for want of room is a fault.
     fn room_for(&self, wanted: u32) -> u64 {
         let (pager, spare) = (self.pager, self.pager.spare());
         if spare >= u64::from(wanted) || !pager.fault_processors.evictor_is_here() {
@@ -123,8 +129,9 @@ impl Server<'_> {
         fetched
     }
 
-    /// Fetches the stored pages at the start of `range`, as many as there is `room` for and a store gives at once, with one COPY; returns how many. Nothing is waited for: a
-    /// page somebody is busy with ends the run.
+    /// Fetches the stored pages at the start of `range`, as many as there is `room` for and a store
+    /// gives at once, with one COPY; returns how many. Nothing is waited for: a page somebody is
+    /// busy with ends the run.
     pub(super) fn fetch_run(&mut self, range: PageRange, room: u64, ahead: bool) -> u64 {
         let pager = self.pager;
         let mut words = [Word::default(); RUN_PAGES];
@@ -162,7 +169,8 @@ impl Server<'_> {
                 pager.ledger.errors.fetch_add(1, Relaxed);
                 0
             }
-            // SAFETY: the buffer holds the pages' bytes (verified by the store's checksum), and COPY never overwrites a page.
+            // SAFETY: the buffer holds the pages' bytes (verified by the store's checksum), and
+            // COPY never overwrites a page.
             _ => unsafe {
                 let uffd = &pager.handles().uffd;
                 uffd.copy(run, self.ahead.as_ptr(), !writable).pages
@@ -190,14 +198,16 @@ impl Server<'_> {
         installed
     }
 
-    /// Reads the pages of `words`, all of one generation and claimed by this thread, with one call to their store.
+    /// Reads the pages of `words`, all of one generation and claimed by this thread, with one call
+    /// to their store.
     fn read_run(&mut self, words: &[Word]) -> Result<(), pagetide_store::StoreError> {
         let mut slots = [Slot(0); RUN_PAGES];
         let slots = &mut slots[..words.len()];
         for (slot, word) in slots.iter_mut().zip(words) {
             *slot = word.place().slot;
         }
-        // SAFETY: `slots` bounds the length to RUN_PAGES pages of our own mapping, which this thread alone uses.
+        // SAFETY: `slots` bounds the length to RUN_PAGES pages of our own mapping, which this
+        // thread alone uses.
         let pages = unsafe { from_raw_parts_mut(self.ahead.as_ptr().cast::<Page>(), slots.len()) };
         let store = self.pager.store(words[0].place().generation);
         store.get_many(slots, pages)

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering;
 use super::Pager;
 
 impl Pager {
-    /// Makes the evictor hold still; on return it is between rounds and nothing is staged. Must be matched by [`Pager::resume_evictor`].
-    /// `meanwhile` is called while waiting.
+    /// Makes the evictor hold still; on return it is between rounds and nothing is staged. Must be
+    /// matched by [`Pager::resume_evictor`]. `meanwhile` is called while waiting.
     pub fn pause_evictor(&self, mut meanwhile: impl FnMut()) {
         self.pause.fetch_add(1, Ordering::SeqCst);
         self.work.ring();
@@ -15,8 +15,9 @@ impl Pager {
         }
     }
 
-    /// Makes evictor and fault thread hold still; on return nothing is staged, loading or half done. Matched by [`Pager::let_go`].
-    /// Calls must not overlap. Faults meanwhile wait in the kernel, so the caller must not cause any.
+    /// Makes evictor and fault thread hold still; on return nothing is staged, loading or half
+    /// done. Matched by [`Pager::let_go`]. Calls must not overlap. Faults meanwhile wait in the
+    /// kernel, so the caller must not cause any.
     pub fn hold_still(&self) {
         self.pause_evictor(|| {});
         self.park.store(1, Ordering::SeqCst);
@@ -41,19 +42,22 @@ impl Pager {
         }
     }
 
-    /// Has the evictor ring the fault thread: for threads that do not share the pager's descriptors.
+    /// Has the evictor ring the fault thread: for threads that do not share the pager's
+    /// descriptors.
     pub fn ask_to_ring(&self) {
         self.ring_wanted.store(true, Ordering::SeqCst);
         self.work.ring();
     }
 
-    /// Called in the program's own threads before anything that shows where they may run, or hands it on: forks, new threads and programs, questions
-    /// about processors. A thread that is held beside the fault thread is let go for a moment. Takes a few nanoseconds when none is held.
+    /// Called in the program's own threads before anything that shows where they may run, or hands
+    /// it on: forks, new threads and programs, questions about processors. A thread that is held
+    /// beside the fault thread is let go for a moment. Takes a few nanoseconds when none is held.
     pub fn let_threads_go(&self) {
         self.together.let_go();
     }
 
-    /// The same before a call that may take long, such as one that starts a thread; none is held until [`Pager::end_call`].
+    /// The same before a call that may take long, such as one that starts a thread; none is held
+    /// until [`Pager::end_call`].
     pub fn begin_call(&self) {
         self.together.begin_call();
     }
@@ -63,7 +67,8 @@ impl Pager {
         self.together.end_call();
     }
 
-    /// In a forked child, whose copy was made while everything held still: nobody holds or waits any more.
+    /// In a forked child, whose copy was made while everything held still: nobody holds or waits
+    /// any more.
     pub fn reset_after_fork(&self) {
         self.forget_recorder();
         self.together.forget();
@@ -76,7 +81,8 @@ impl Pager {
         self.wanted.store(0, Ordering::SeqCst);
         self.loan.store(0, Ordering::SeqCst);
         self.forked.store(true, Ordering::SeqCst);
-        // Of the parent's events none comes here; what it was unsure about was settled before the fork.
+        // Of the parent's events none comes here; what it was unsure about was settled before the
+        // fork.
         self.renaming.store(false, Ordering::SeqCst);
     }
 

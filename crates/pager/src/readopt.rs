@@ -7,8 +7,9 @@ use super::Pager;
 use super::page::word::{State, Word};
 
 impl Pager {
-    /// Registers all attached memory with the (new) descriptors and puts the page words right: write protection did not survive the
-    /// fork, so no page is clean; what is resident and what is stored did. The child's own pages start out shared with the parent.
+    /// Registers all attached memory with the (new) descriptors and puts the page words right:
+    /// write protection did not survive the fork, so no page is clean; what is resident and what is
+    /// stored did. The child's own pages start out shared with the parent.
     ///
     /// Call before any code of the program runs in the child.
     pub fn readopt(&self) -> Result<(), Errno> {
@@ -34,7 +35,8 @@ impl Pager {
         Ok(())
     }
 
-    /// What other threads were just unmapping when the fork came is not here, and of that nobody was told. New memory in its place must not be taken for the old.
+    /// What other threads were just unmapping when the fork came is not here, and of that nobody
+    /// was told. New memory in its place must not be taken for the old.
     fn leave_gaps(&self) -> Result<(), Errno> {
         let mut mapped = Vec::new();
         Maps::open()?.for_each(|mapping| {
@@ -42,7 +44,8 @@ impl Pager {
                 mapped.push(mapping.range);
             }
         })?;
-        // Everywhere: of memory that has just grown there may be words though it is not known to be attached.
+        // Everywhere: of memory that has just grown there may be words though it is not known to be
+        // attached.
         each_gap(self.table.pages(), mapped.into_iter(), |gap| {
             self.remove_span(gap);
             self.empty(gap);
@@ -50,9 +53,11 @@ impl Pager {
         Ok(())
     }
 
-    /// Registers `span`; where a part of it was left out of the fork by the program's own wish, the rest of it.
+    /// Registers `span`; where a part of it was left out of the fork by the program's own wish, the
+    /// rest of it.
     fn register_mapped(&self, span: PageRange) -> Result<(), Errno> {
-        // SAFETY: the child's fault thread, started next, serves these faults; until then nothing touches the memory.
+        // SAFETY: the child's fault thread, started next, serves these faults; until then nothing
+        // touches the memory.
         match unsafe { self.handles().uffd.register(span) } {
             Err(Errno::INVAL | Errno::NOMEM) => self.register_parts(span),
             result => result,

@@ -1,9 +1,11 @@
-//! A record of the faults served: for `pagetide run --trace` and whoever asks which policy would have done better.
+//! A record of the faults served: for `pagetide run --trace` and whoever asks which policy would
+//! have done better.
 //!
-//! The file, little-endian: a page (4096 bytes) whose first words are the magic `PTTRACE1`, the number of records it has room for, and the
-//! number of faults offered (more than there is room for are counted and not kept), then a word a record: the page number in bits 12 to
-//! 63 (the address, its low bits taken by), the kind of fault in bits 0 and 1.
-//! A fault costs one addition and one store to a shared mapping, whose file is made at its full length beforehand, sparse.
+//! The file, little-endian: a page (4096 bytes) whose first words are the magic `PTTRACE1`, the
+//! number of records it has room for, and the number of faults offered (more than there is room for
+//! are counted and not kept), then a word a record: the page number in bits 12 to 63 (the address,
+//! its low bits taken by), the kind of fault in bits 0 and 1. A fault costs one addition and one
+//! store to a shared mapping, whose file is made at its full length beforehand, sparse.
 use std::fs::File;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -72,8 +74,8 @@ impl Recorder {
     }
 }
 
-/// Cuts the room that was not used off a trace; returns how many faults there was no room for. A file that is no trace (its process never
-/// came to record anything) is left as it is.
+/// Cuts the room that was not used off a trace; returns how many faults there was no room for. A
+/// file that is no trace (its process never came to record anything) is left as it is.
 pub fn cut(file: &File) -> std::io::Result<u64> {
     use std::os::unix::fs::FileExt;
     let mut header = [0; 24];
@@ -93,7 +95,8 @@ pub fn cut(file: &File) -> std::io::Result<u64> {
     Ok(offered.saturating_sub(capacity))
 }
 
-/// The records in the bytes of a trace; `None` if these are no trace, an error if it is a damaged one.
+/// The records in the bytes of a trace; `None` if these are no trace, an error if it is a damaged
+/// one.
 pub fn parse(bytes: &[u8]) -> Result<Option<impl Iterator<Item = Record> + '_>, String> {
     let word = |index: usize| {
         let bytes = bytes.get(index * 8..index * 8 + 8)?;

@@ -29,14 +29,16 @@ pub enum Delivery {
     /// A handler thread reads the userfaultfd. System calls on missing pages work.
     #[default]
     Thread,
-    /// The faulting thread serves its fault itself, in a SIGBUS handler: no other thread has to wake up, which about halves the cost,
-    /// and no privilege is needed.
+    /// The faulting thread serves its fault itself, in a SIGBUS handler: no other thread has to
+    /// wake up, which about halves the cost, and no privilege is needed.
     ///
-    /// The price: a system call on a missing page (or a write by one to a protected page) fails with EFAULT, so pass memory to system calls
-    /// only inside [`Region::with_resident`] or under a [`Region::pin`]. A SIGBUS handler that the program installs later must pass
-    /// on what it does not know; one installed before gets what is not ours. The handler runs on the thread's alternate stack if it has
-    /// one and needs little there: it goes on to a stack of its own. Thread stacks must not lie in the region. At most 256 such regions, and
-    /// spans tracked by signals, at a time.
+    /// The price: a system call on a missing page (or a write by one to a protected page) fails
+    /// with EFAULT, so pass memory to system calls only inside [`Region::with_resident`] or under a
+    /// [`Region::pin`]. A SIGBUS handler that the program installs later must pass on what it does
+    /// not know; one installed before gets what is not ours. The handler runs on the thread's
+    /// alternate stack if it has one and needs little there: it goes on to a stack of its own.
+    /// Thread stacks must not lie in the region. At most 256 such regions, and spans tracked by
+    /// signals, at a time.
     Signal,
 }
 
@@ -45,7 +47,8 @@ pub enum Delivery {
 pub enum RegionError {
     /// The length is not positive, or too large to map.
     #[error(
-        "a region of {0} bytes cannot be mapped; give a length from one page up to what the address space holds"
+        "a region of {0} bytes cannot be mapped; give a length from one page up to what the \
+         address space holds"
     )]
     Length(usize),
     /// The pager could not start.
@@ -62,7 +65,8 @@ pub enum RegionError {
     Pinned(u64, u64),
     /// The new bound did not hold in time.
     #[error(
-        "the budget of {0} bytes does not hold yet after {1:?}: pinned pages or a failing store keep memory resident"
+        "the budget of {0} bytes does not hold yet after {1:?}: pinned pages or a failing store \
+         keep memory resident"
     )]
     Budget(u64, Duration),
     /// Too many regions with signal delivery, or the signal handler could not be installed.
@@ -70,7 +74,8 @@ pub enum RegionError {
     Signal(Errno),
     /// Reading from this store allocates memory, which a signal handler must not.
     #[error(
-        "signal delivery does not go with the {0} store, whose reads allocate memory: use thread delivery, or let a TLS proxy on this machine encrypt"
+        "signal delivery does not go with the {0} store, whose reads allocate memory: use thread \
+         delivery, or let a TLS proxy on this machine encrypt"
     )]
     Delivery(&'static str),
     /// A page could not be made resident: its bytes are lost.
@@ -78,22 +83,26 @@ pub enum RegionError {
     Load(Errno),
 }
 
-/// Memory of which at most a budget is resident; the rest is in a store and comes back when touched.
+/// Memory of which at most a budget is resident; the rest is in a store and comes back when
+/// touched.
 ///
 /// # Access
 ///
-/// The memory is plain memory at [`Region::as_ptr`], for any thread and any system call. It starts as zeros. It must not be unmapped,
-/// moved (`mremap`), emptied (`madvise`) or shared with a forked child: the child finds no memory there.
+/// The memory is plain memory at [`Region::as_ptr`], for any thread and any system call. It starts
+/// as zeros. It must not be unmapped, moved (`mremap`), emptied (`madvise`) or shared with a forked
+/// child: the child finds no memory there.
 ///
 /// # Safety of references
 ///
-/// [`Region::as_slice`] and [`Region::as_mut_slice`] borrow the region as memory; paging does not change what bytes they show.
-/// A page the store lost raises SIGBUS, as a failing disk does under a mapped file.
+/// [`Region::as_slice`] and [`Region::as_mut_slice`] borrow the region as memory; paging does not
+/// change what bytes they show. A page the store lost raises SIGBUS, as a failing disk does under a
+/// mapped file.
 pub struct Region {
     served: Arc<Served>,
 }
 
-/// The memory and all that serves it. A tracker or a snapshotter of the region shares it, so that it lasts as long as they do.
+/// The memory and all that serves it. A tracker or a snapshotter of the region shares it, so that
+/// it lasts as long as they do.
 pub struct Served {
     /// The memory.
     pub memory: Mapping,
@@ -115,8 +124,8 @@ impl std::fmt::Debug for Served {
 }
 
 impl Served {
-    /// Has `watcher` told of first writes to pages it has closed; false if somebody watches already. When this returns, everybody
-    /// who serves knows.
+    /// Has `watcher` told of first writes to pages it has closed; false if somebody watches
+    /// already. When this returns, everybody who serves knows.
     ///
     /// # Safety
     /// `watcher` lives until [`Pager::unwatch`] has returned.
@@ -129,7 +138,8 @@ impl Served {
         if !unsafe { self.pager.watch(watcher) } {
             return false;
         }
-        // The pager's threads, and those that serve their own faults, have finished what they were at.
+        // The pager's threads, and those that serve their own faults, have finished what they were
+        // at.
         self.pager.hold_still();
         self.pager.let_go();
         self.pool.wait_for_all();
@@ -160,7 +170,8 @@ impl Region {
 
     /// The memory.
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: mapped for the region's life; writes need `&mut self` or raw pointers, whose users answer for aliasing.
+        // SAFETY: mapped for the region's life; writes need `&mut self` or raw pointers, whose
+        // users answer for aliasing.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
@@ -176,7 +187,8 @@ impl Region {
         self.served.pager.ledger.statistics()
     }
 
-    /// Changes the most bytes that may be resident (at least one page) and waits, at most ten seconds, until the bound holds.
+    /// Changes the most bytes that may be resident (at least one page) and waits, at most ten
+    /// seconds, until the bound holds.
     pub fn set_budget(&self, bytes: u64) -> Result<(), RegionError> {
         const PATIENCE: Duration = Duration::from_secs(10);
         let pages = PageRange::covering(0, bytes as usize).pages();
@@ -187,9 +199,10 @@ impl Region {
         }
     }
 
-    /// Page number `index` of the region (its 4096 bytes), made resident first if it is not: without a trap, so at a fraction of a
-    /// fault's cost. For code that can ask before it touches, such as a database or a graph engine; a page that is resident costs
-    /// one load and a comparison. The page may be evicted at any time, then the next access is a fault as usual.
+    /// Page number `index` of the region (its 4096 bytes), made resident first if it is not:
+    /// without a trap, so at a fraction of a fault's cost. For code that can ask before it touches,
+    /// such as a database or a graph engine; a page that is resident costs one load and a
+    /// comparison. The page may be evicted at any time, then the next access is a fault as usual.
     ///
     /// # Panics
     /// If the region has no such page.
@@ -209,8 +222,8 @@ impl Region {
         Ok(unsafe { &*(page.address() as *const [u8; PAGE_SIZE]) })
     }
 
-    /// Calls `action` with the bytes of `range`, all resident and writable without a fault, so that system calls can read and write them
-    /// in any delivery. They must fit in the budget.
+    /// Calls `action` with the bytes of `range`, all resident and writable without a fault, so that
+    /// system calls can read and write them in any delivery. They must fit in the budget.
     pub fn with_resident<R>(
         &self,
         range: Range<usize>,
@@ -244,14 +257,16 @@ impl Region {
         Ok(())
     }
 
-    /// Makes the resident pages of `range` (bytes) that are not pinned non-resident, and waits until they are.
+    /// Makes the resident pages of `range` (bytes) that are not pinned non-resident, and waits
+    /// until they are.
     pub fn evict(&self, range: Range<usize>) -> Result<(), RegionError> {
         let range = self.pages(range)?;
         self.served.pager.evict_range(range);
         Ok(())
     }
 
-    /// Makes `range` (bytes) resident and keeps it so until the guard is dropped. Pins nest. All pinned pages must fit in the budget.
+    /// Makes `range` (bytes) resident and keeps it so until the guard is dropped. Pins nest. All
+    /// pinned pages must fit in the budget.
     pub fn pin(&self, range: Range<usize>) -> Result<PinGuard<'_>, RegionError> {
         let range = self.pages(range)?;
         pin::pin_pages(&self.served.pager, range, |request| self.ask(request))

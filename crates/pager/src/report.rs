@@ -1,10 +1,14 @@
-//! What a pager tells the outside: the statistics object, and the control protocol spoken over a process's socket.
+//! What a pager tells the outside: the statistics object, and the control protocol spoken over a
+//! process's socket.
 //!
-//! A governed process has, in the run directory, `PID.sock` (a Unix stream socket; one JSON [`Request`] a line in, one JSON
-//! [`Reply`] a line out) and `PID-START.stats` (a [`Ledger`](crate::ledger::Ledger) mapped shared, which outlives the process).
+//! A governed process has, in the run directory, `PID.sock` (a Unix stream socket; one JSON
+//! [`Request`] a line in, one JSON
+//! [`Reply`] a line out) and `PID-START.stats` (a [`Ledger`](crate::ledger::Ledger) mapped shared,
+//! which outlives the process).
 use serde::{Deserialize, Serialize};
 
-/// Statistics of one process or region. Byte counts are bytes, times nanoseconds unless the name says otherwise.
+/// Statistics of one process or region. Byte counts are bytes, times nanoseconds unless the name
+/// says otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Process ID.
@@ -35,9 +39,11 @@ pub struct Statistics {
     pub fetches: u64,
     /// Pages read from the store, prefetched ones included.
     pub fetched_pages: u64,
-    /// Of these, pages read ahead of a stream. The share of them that was used (`prefetch_hits`) is the accuracy.
+    /// Of these, pages read ahead of a stream. The share of them that was used (`prefetch_hits`) is
+    /// the accuracy.
     pub prefetched_pages: u64,
-    /// Pages read ahead that were used, as far as is seen: the stream went on exactly where they end. Their share of these and `fetches` together is the coverage.
+    /// Pages read ahead that were used, as far as is seen: the stream went on exactly where they
+    /// end. Their share of these and `fetches` together is the coverage.
     pub prefetch_hits: u64,
     /// Pages made non-resident.
     pub evictions: u64,
@@ -57,7 +63,8 @@ pub struct Statistics {
     pub wall_seconds: f64,
 }
 
-/// A distribution of times in nanoseconds; zeros when empty. Values are upper bounds of their bucket (at most 1/16 too high).
+/// A distribution of times in nanoseconds; zeros when empty. Values are upper bounds of their
+/// bucket (at most 1/16 too high).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Latency {

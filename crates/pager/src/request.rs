@@ -61,7 +61,8 @@ impl Completion {
 }
 
 impl Pager {
-    /// Leaves a request for the fault thread. The caller rings it ([`Pager::ring_fault_thread`]) if it shares its descriptors.
+    /// Leaves a request for the fault thread. The caller rings it ([`Pager::ring_fault_thread`]) if
+    /// it shares its descriptors.
     pub fn post(&self, request: Request) {
         self.requests
             .lock()

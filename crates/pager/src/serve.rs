@@ -1,8 +1,10 @@
 //! Serving one fault: what the page word says, done.
 //!
-//! Any number of threads may serve faults of one pager, each with a [`Server`] of its own: a page is claimed by changing its word to
-//! Loading, so it is fetched once. A server waits for the evictor at the gate, for the length of one move, and only where it may block (not in a
-//! signal handler); for room, or anything else that takes longer, it does not wait: the fault is given back with the reason.
+//! Any number of threads may serve faults of one pager, each with a [`Server`] of its own: a page
+//! is claimed by changing its word to Loading, so it is fetched once. A server waits for the
+//! evictor at the gate, for the length of one move, and only where it may block (not in a signal
+//! handler); for room, or anything else that takes longer, it does not wait: the fault is given
+//! back with the reason.
 use std::io::Write;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
@@ -143,7 +145,8 @@ impl<'p> Server<'p> {
             State::Stored => self.fetch(page, word, write, inside),
             State::Staged => self.take_back(page, inside),
             State::Poisoned => self.poison(page),
-            // The evictor holds the gate while it moves the page; once the gate opens the word says what became of it.
+            // The evictor holds the gate while it moves the page; once the gate opens the word says
+            // what became of it.
             State::Evicting if self.may_block => {
                 drop(pager.gate.lock());
                 self.resolve_inside(fault, inside)
@@ -152,9 +155,10 @@ impl<'p> Server<'p> {
         }
     }
 
-    /// Ends the protection of a page that is written to; none if its word is not `word` any more. It is pinned meanwhile: an eviction that
-    /// began in between would protect the page anew and take its bytes, or a fetch show it as clean, and what is written after this late end of
-    /// the protection would be lost.
+    /// Ends the protection of a page that is written to; none if its word is not `word` any more.
+    /// It is pinned meanwhile: an eviction that began in between would protect the page anew and
+    /// take its bytes, or a fetch show it as clean, and what is written after this late end of the
+    /// protection would be lost.
     fn make_writable(&mut self, page: PageNumber, word: Word) -> Option<Outcome> {
         let pager = self.pager;
         let Some(writable) = word.written().pinned() else {
@@ -173,8 +177,9 @@ impl<'p> Server<'p> {
         Some(outcome)
     }
 
-    /// The slot of `place` is needed no more. Giving it back takes the store's locks and may allocate, so it is left to the evictor; in a
-    /// signal handler also when so many wait that there is no room for one more.
+    /// The slot of `place` is needed no more. Giving it back takes the store's locks and may
+    /// allocate, so it is left to the evictor; in a signal handler also when so many wait that
+    /// there is no room for one more.
     pub(super) fn release(&self, place: Place) {
         let pager = self.pager;
         while !pager.release_later(place) {
@@ -190,7 +195,8 @@ impl<'p> Server<'p> {
         let range = PageRange::one(page);
         match self.pager.handles().uffd.write_protect(range, false) {
             Ok(()) => Outcome::Installed,
-            // The page's state says writable already; only the protection is left to be taken off, and the next try does.
+            // The page's state says writable already; only the protection is left to be taken off,
+            // and the next try does.
             Err(Stop::EventPending) => Outcome::EventPending,
             Err(_) => self.wake(page),
         }
@@ -201,9 +207,11 @@ impl<'p> Server<'p> {
         Outcome::Woken
     }
 
-    /// A page believed present is missing: the program emptied it (an event already seen, or `MADV_FREE`), so it holds zeros. Or the
-    /// fault is an old one and the page is there, or the evictor is taking it out just now: then zeros would be wrong bytes. So the
-    /// page is claimed first, as for a fetch; a region's memory is emptied by nobody, and its faults of this kind are all old.
+    /// A page believed present is missing: the program emptied it (an event already seen, or
+    /// `MADV_FREE`), so it holds zeros. Or the fault is an old one and the page is there, or the
+    /// evictor is taking it out just now: then zeros would be wrong bytes. So the page is claimed
+    /// first, as for a fetch; a region's memory is emptied by nobody, and its faults of this kind
+    /// are all old.
     fn refill_vanished(&mut self, page: PageNumber, word: Word) -> Outcome {
         let pager = self.pager;
         if pager.ownership != Ownership::Program {
@@ -220,7 +228,8 @@ impl<'p> Server<'p> {
         let filled = progress.stop.is_none();
         pager.table.update(page, |now| match word.state() {
             State::Clean if !filled => now.unclaimed(word),
-            // An eviction in place that finds the page claimed gives it up. What the program has removed meanwhile was the page before.
+            // An eviction in place that finds the page claimed gives it up. What the program has
+            // removed meanwhile was the page before.
             _ => now.filled(),
         });
         // The evictor may have passed it over meanwhile.
@@ -256,7 +265,8 @@ impl<'p> Server<'p> {
         let unprotected =
             write || !pager.handles().copy_protects || self.predictor.expects_write(word);
         let writable = unprotected && !inside.is_closed(page);
-        // SAFETY: the buffer holds the page's bytes (verified by the store's checksum), and COPY never overwrites a page.
+        // SAFETY: the buffer holds the page's bytes (verified by the store's checksum), and COPY
+        // never overwrites a page.
         let progress = unsafe {
             pager
                 .handles()
@@ -315,7 +325,8 @@ impl<'p> Server<'p> {
         }
     }
 
-    /// The store cannot give the bytes of a page that this thread has claimed: it is never shown as zeros.
+    /// The store cannot give the bytes of a page that this thread has claimed: it is never shown as
+    /// zeros.
     fn lose(
         &mut self,
         page: PageNumber,
@@ -351,7 +362,8 @@ impl<'p> Server<'p> {
         }
     }
 
-    /// The page is on its way out and wanted again: copied back from the staging area. The evictor sees by the word that it is taken.
+    /// The page is on its way out and wanted again: copied back from the staging area. The evictor
+    /// sees by the word that it is taken.
     fn take_back(&mut self, page: PageNumber, inside: &Inside<'_>) -> Outcome {
         let pager = self.pager;
         let gate = match self.may_block {
@@ -365,12 +377,14 @@ impl<'p> Server<'p> {
         if word.state() != State::Staged {
             return self.wake(page);
         }
-        // The staged frame still counts until the evictor has dropped it, so this one needs room of its own.
+        // The staged frame still counts until the evictor has dropped it, so this one needs room of
+        // its own.
         if !pager.reserve(1) {
             return Outcome::NoRoom;
         }
         let source = pager.staged_page(word.staging_index()).address() as *const u8;
-        // SAFETY: while the word says Staged and the gate is held, the staging area holds the program's bytes.
+        // SAFETY: while the word says Staged and the gate is held, the staging area holds the
+        // program's bytes.
         let progress = unsafe {
             pager
                 .handles()

@@ -24,8 +24,8 @@ pub struct Registration {
 impl Registration {
     /// Has faults in `range` served by `pool`. Fails with `NOSPC` when there are too many traps.
     pub fn new(range: PageRange, pool: &Arc<ServerPool>) -> Result<Registration, Errno> {
-        // SAFETY: the pool waits for no lock that a faulting thread may hold, serves on stacks of its own, allocates at most the words of a
-        // store's error, and lives as long as the trap.
+        // SAFETY: the pool waits for no lock that a faulting thread may hold, serves on stacks of
+        // its own, allocates at most the words of a store's error, and lives as long as the trap.
         let trap = unsafe { Trap::set(Signal::Bus, range, Arc::as_ptr(pool)) }?;
         Ok(Registration {
             _trap: trap,

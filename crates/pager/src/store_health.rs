@@ -1,7 +1,9 @@
-//! How the store takes pages: when one that refuses is asked again, and when the program must be ended.
+//! How the store takes pages: when one that refuses is asked again, and when the program must be
+//! ended.
 use std::time::Duration;
 
-/// How long the store may refuse every page while the program waits for room, before the program is ended. Stated in docs/failure-modes.md.
+/// How long the store may refuse every page while the program waits for room, before the program is
+/// ended. Stated in docs/failure-modes.md.
 pub const STALL_LIMIT: Duration = Duration::from_secs(10);
 /// Pause after a round in which it took none, doubling from the first to the second.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(320));
@@ -39,7 +41,8 @@ impl StoreHealth {
         self.backoff = BACKOFF.0;
     }
 
-    /// It refused a page while the program waited for room (`starving`) or not. Whether that has gone on for too long.
+    /// It refused a page while the program waited for room (`starving`) or not. Whether that has
+    /// gone on for too long.
     pub fn note_refusal(&mut self, now_ns: u64, starving: bool) -> bool {
         self.refused = true;
         let since = *self.refusing_since_ns.get_or_insert(now_ns);

@@ -8,7 +8,8 @@ use pagetide_store::{Slot, Store};
 use super::Pager;
 use super::page::word::{GENERATIONS, Place};
 
-/// Freed places that wait for the evictor before it is woken for them alone: more than it fills a reserve with. After a round it gives them back anyway.
+/// Freed places that wait for the evictor before it is woken for them alone: more than it fills a
+/// reserve with. After a round it gives them back anyway.
 const FREED_AT_A_TIME: u64 = 1024;
 
 impl Pager {
@@ -39,7 +40,8 @@ impl Pager {
         self.active_store().server_cpu().map(|cpu| cpu as usize)
     }
 
-    /// In a forked child: pages are put into `store` from now on; the stores before it are only read. False when there are too many.
+    /// In a forked child: pages are put into `store` from now on; the stores before it are only
+    /// read. False when there are too many.
     pub fn push_store(&self, store: Box<dyn Store>) -> bool {
         let next = self.generation() as usize + 1;
         if next >= GENERATIONS {
@@ -66,8 +68,8 @@ impl Pager {
         }
     }
 
-    /// Notes that the slot of `place` is to be given back. Takes no lock for long and allocates nothing. False when so many are noted that
-    /// there is no room for one more.
+    /// Notes that the slot of `place` is to be given back. Takes no lock for long and allocates
+    /// nothing. False when so many are noted that there is no room for one more.
     pub fn release_later(&self, place: Place) -> bool {
         if place.generation != self.generation() {
             return true;
@@ -91,7 +93,8 @@ impl Pager {
         count > 0
     }
 
-    /// Brings the ledger up to date: what the store holds, and what is resident, which two threads may have noted in the wrong order.
+    /// Brings the ledger up to date: what the store holds, and what is resident, which two threads
+    /// may have noted in the wrong order.
     pub fn note_store(&self) {
         let usage = self.active_store().usage();
         let ledger = self.ledger;

@@ -1,9 +1,13 @@
 //! Streams: pages missed at a steady stride, and how far ahead of each to read.
 //!
-//! As Leap does (Maruf and Chowdhury, USENIX ATC 2020), a stride counts when it is the majority of a stream's recent ones (Boyer and Moore's vote), and the window doubles on hits and halves on
-//! waste. Leap keeps one history for each process; here streams are told apart by where they are, so that several interleaved ones in a thread, or one in each thread, do not spoil each other's strides.
+//! As Leap does (Maruf and Chowdhury, USENIX ATC 2020), a stride counts when it is the majority of
+//! a stream's recent ones (Boyer and Moore's vote), and the window doubles on hits and halves on
+//! waste. Leap keeps one history for each process; here streams are told apart by where they are,
+//! so that several interleaved ones in a thread, or one in each thread, do not spoil each other's
+//! strides.
 //!
-//! A page that was read ahead and is used causes no fault, so use is inferred: a stream whose next miss is exactly the page after its window has used its window.
+//! A page that was read ahead and is used causes no fault, so use is inferred: a stream whose next
+//! miss is exactly the page after its window has used its window.
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -75,7 +79,8 @@ struct Stream {
     window: u32,
     /// Pages to be read ahead since its last miss.
     ahead: u32,
-    /// Those that were, by their places among these: others were resident, or never stored, or there was no room.
+    /// Those that were, by their places among these: others were resident, or never stored, or
+    /// there was no room.
     fetched: u64,
     /// When its last miss was; no two streams have the same.
     used: u64,
@@ -88,7 +93,8 @@ pub struct Advice {
     pub hits: u32,
     /// Pages to read ahead.
     pub ask: Option<Ask>,
-    /// The program came first to a page that was to be read ahead: left for later, these would come too late again.
+    /// The program came first to a page that was to be read ahead: left for later, these would come
+    /// too late again.
     pub late: bool,
 }
 
@@ -139,8 +145,9 @@ impl Followed {
                 stream.window = (stream.window * 2).min(WINDOW_MAX);
             }
         } else if let Some(used) = stream.used_before(page) {
-            // The stream goes on. If the page was read ahead, it is gone again. Else there was no room for it, or the program was quicker: that is
-            // caught up with by more pages in one request.
+            // The stream goes on. If the page was read ahead, it is gone again. Else there was no
+            // room for it, or the program was quicker: that is caught up with by more pages in one
+            // request.
             advice.hits = stream.fetched_of(used);
             advice.late = !stream.has_fetched(used);
             if advice.late {
@@ -172,7 +179,8 @@ impl Followed {
         advice
     }
 
-    /// Notes that the pages of `ask`, which come after a miss, are being read ahead. False if another miss of the stream came in between.
+    /// Notes that the pages of `ask`, which come after a miss, are being read ahead. False if
+    /// another miss of the stream came in between.
     fn asked(&mut self, ask: Ask) -> bool {
         let Some(stream) = self.stream_of_window(ask) else {
             return false;
@@ -211,7 +219,8 @@ impl Stream {
     }
 }
 
-/// The streams of a pager, shared by the threads that serve faults. Nobody waits: who finds it in use goes without.
+/// The streams of a pager, shared by the threads that serve faults. Nobody waits: who finds it in
+/// use goes without.
 pub struct Streams {
     lock: Lock,
     /// Requests waiting.
@@ -268,7 +277,8 @@ impl Streams {
         noted.then_some(ask)
     }
 
-    /// The pages of `ask` whose bits are set in `pages` have been read. They count as used when the stream has passed them.
+    /// The pages of `ask` whose bits are set in `pages` have been read. They count as used when the
+    /// stream has passed them.
     pub fn fetched(&self, ask: Ask, pages: u64) {
         if pages != 0 {
             self.with(|followed| {
@@ -312,7 +322,8 @@ impl Streams {
 mod tests {
     use super::*;
 
-    /// Runs misses of a program that touches `pages` in order, all read ahead being kept; returns misses and pages read ahead in vain.
+    /// Runs misses of a program that touches `pages` in order, all read ahead being kept; returns
+    /// misses and pages read ahead in vain.
     fn program(pages: &[u64]) -> (usize, usize) {
         let streams = Streams::default();
         let mut present = std::collections::HashSet::new();

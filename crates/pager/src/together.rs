@@ -1,13 +1,18 @@
 //! Keeping the fault thread and the thread whose faults it serves on one processor.
 //!
-//! A fault served by another thread takes two wake-ups. On one processor they are two context switches, some 3 us. Between processors each is an interrupt,
-//! and where a hypervisor carries those, and has to start a sleeping processor, a fault takes 50 us and more rather than 9. The scheduler does not know: it
-//! wakes a thread on an idle processor if there is one. So where interrupts are dear and one thread alone has faults, the fault thread goes to that thread's
+//! A fault served by another thread takes two wake-ups. On one processor they are two context
+//! switches, some 3 us. Between processors each is an interrupt, and where a hypervisor carries
+//! those, and has to start a sleeping processor, a fault takes 50 us and more rather than 9. The
+//! scheduler does not know: it wakes a thread on an idle processor if there is one. So where
+//! interrupts are dear and one thread alone has faults, the fault thread goes to that thread's
 //! processor and holds it there for as long as its faults keep coming.
 //!
-//! The program is not to notice. It is let go as soon as nothing has been served for [`QUIET_NS`], when a second thread faults, and before it forks, starts a
-//! thread or a program, or asks for its processors through the C library ([`Together::let_go`]). What was started without the C library is found by the fault
-//! thread and let go as well; in a `Region` nothing stands before the C library, and that is all there is. Every [`TURN_NS`] the scheduler has a say again, in case there is a better place.
+//! The program is not to notice. It is let go as soon as nothing has been served for [`QUIET_NS`],
+//! when a second thread faults, and before it forks, starts a thread or a program, or asks for its
+//! processors through the C library ([`Together::let_go`]). What was started without the C library
+//! is found by the fault thread and let go as well; in a `Region` nothing stands before the C
+//! library, and that is all there is. Every [`TURN_NS`] the scheduler has a say again, in case
+//! there is a better place.
 use std::mem::MaybeUninit;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -25,7 +30,8 @@ const CONSIDER_NS: u64 = 500_000;
 pub const QUIET_NS: u64 = 2_000_000;
 /// How often heirs of the held thread are looked for.
 const HEIRS_NS: u64 = 30_000_000;
-/// How long a thread is held at most before the scheduler decides again, and how long it is left to.
+/// How long a thread is held at most before the scheduler decides again, and how long it is left
+/// to.
 const TURN_NS: (u64, u64) = (500_000_000, 2_000_000);
 /// How long a thread that asks to be let go waits for the one that holds it just now.
 const PATIENCE_NS: u64 = 20_000_000;
@@ -55,14 +61,16 @@ struct Held {
 }
 
 impl Held {
-    /// `thread` (by default the calling one) may run where the held one might before, if it is confined as that one is.
+    /// `thread` (by default the calling one) may run where the held one might before, if it is
+    /// confined as that one is.
     fn free(&self, thread: Option<Pid>) {
         if sched_getaffinity(thread).is_ok_and(|now| now == only(self.cpu)) {
             let _ = sched_setaffinity(thread, &self.before);
         }
     }
 
-    /// `task` may run where the held thread might before, if it began after that was held, and is confined as it is.
+    /// `task` may run where the held thread might before, if it began after that was held, and is
+    /// confined as it is.
     fn free_heir(&self, task: Pid) {
         let began = || began_at(task.as_raw_nonzero().get() as u32);
         if sched_getaffinity(Some(task)).is_ok_and(|now| now == only(self.cpu))
@@ -74,13 +82,15 @@ impl Held {
 }
 
 impl Together {
-    /// Called in the program's own threads before anything that would show, or hand on, that the thread is held. It is not held again for a moment.
+    /// Called in the program's own threads before anything that would show, or hand on, that the
+    /// thread is held. It is not held again for a moment.
     pub fn let_go(&self) {
         self.not_before_ns.store(now_ns() + RESPITE_NS, SeqCst);
         if self.thread.load(SeqCst) == 0 {
             return;
         }
-        // Who holds or frees it just now has done so soon, and waits for nobody. But a signal handler may have interrupted this very function.
+        // Who holds or frees it just now has done so soon, and waits for nobody. But a signal
+        // handler may have interrupted this very function.
         let until_ns = now_ns() + PATIENCE_NS;
         loop {
             if let Ok(mut held) = self.held.try_lock() {
@@ -99,7 +109,8 @@ impl Together {
         }
     }
 
-    /// Lets the thread go, and holds none until [`Together::end_call`], however long that takes on a busy machine.
+    /// Lets the thread go, and holds none until [`Together::end_call`], however long that takes on
+    /// a busy machine.
     pub fn begin_call(&self) {
         self.calls.fetch_add(1, SeqCst);
         self.let_go();
@@ -142,7 +153,8 @@ impl Together {
             return false;
         }
         let since = began_now();
-        // Said first: whoever asks to be let go sees this and waits until it is done, or is seen here.
+        // Said first: whoever asks to be let go sees this and waits until it is done, or is seen
+        // here.
         self.thread.store(thread, SeqCst);
         if self.is_excused(now_ns) || sched_setaffinity(Some(id), &only(cpu)).is_err() {
             self.thread.store(0, SeqCst);
@@ -157,7 +169,8 @@ impl Together {
         true
     }
 
-    /// Not while the program's thread is in `let_go`: on a stack that is paged, it may wait there for the caller.
+    /// Not while the program's thread is in `let_go`: on a stack that is paged, it may wait there
+    /// for the caller.
     fn release(&self, evictor: u32) {
         if let Ok(mut held) = self.held.try_lock()
             && let Some(held) = held.take()
@@ -176,7 +189,8 @@ impl Together {
     }
 }
 
-/// The part of the thread that holds: the fault thread, or, where threads serve their own faults, the evictor.
+/// The part of the thread that holds: the fault thread, or, where threads serve their own faults,
+/// the evictor.
 #[derive(Debug, Default)]
 pub struct Beside {
     place: Workplace,
@@ -203,7 +217,8 @@ impl Beside {
         now_ns - self.considered_ns >= CONSIDER_NS
     }
 
-    /// After a round of work at `now_ns`. Where a server that keeps to processor `server_cpu` has the pages, all go there.
+    /// After a round of work at `now_ns`. Where a server that keeps to processor `server_cpu` has
+    /// the pages, all go there.
     pub fn consider(
         &mut self,
         together: &Together,
@@ -263,7 +278,8 @@ impl Beside {
     }
 }
 
-/// Threads and child processes begun by a held thread are confined as it is. Those begun through the C library are not, for it was let go before.
+/// Threads and child processes begun by a held thread are confined as it is. Those begun through
+/// the C library are not, for it was let go before.
 fn free_heirs(held: &Held, evictor: u32) {
     let own = [Some(gettid()), Pid::from_raw(evictor as i32)];
     each_number_in(c"/proc/self/task", |task| {

@@ -1,7 +1,8 @@
 //! Where calls of the program that give memory up wait when the pager cannot work for them.
 //!
-//! From the moment that a thread unmaps, moves or empties memory until it has seen that its event was read, the kernel refuses to move and to install pages.
-//! Two threads that do nothing else leave no moment between; faults and evictions would wait for as long as they go on.
+//! From the moment that a thread unmaps, moves or empties memory until it has seen that its event
+//! was read, the kernel refuses to move and to install pages. Two threads that do nothing else
+//! leave no moment between; faults and evictions would wait for as long as they go on.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ pub struct Turnstile {
     never: AtomicU32,
 }
 
-/// Since when one of the pager's threads has been kept from working, in nanoseconds of CLOCK_MONOTONIC; none when it has not been. It forgets when it has worked.
+/// Since when one of the pager's threads has been kept from working, in nanoseconds of
+/// CLOCK_MONOTONIC; none when it has not been. It forgets when it has worked.
 pub type KeptSince = Option<u64>;
 
 impl Turnstile {
@@ -35,8 +37,8 @@ impl Turnstile {
         }
     }
 
-    /// Before a call that raises an event. Waits while it is closed, not for long: that is for the program to get on, nothing depends on it.
-    /// Async-signal-safe.
+    /// Before a call that raises an event. Waits while it is closed, not for long: that is for the
+    /// program to get on, nothing depends on it. Async-signal-safe.
     pub fn pass(&self) {
         let closed_until = || self.closed_until_ns.load(Ordering::Relaxed);
         if closed_until() == 0 {

@@ -1,7 +1,9 @@
-//! Programs that a governed process started and that no agent is loaded into: a small table in its ledger.
+//! Programs that a governed process started and that no agent is loaded into: a small table in its
+//! ledger.
 //!
-//! A child made by `vfork` writes here while it runs in its parent's memory, and may be killed at any moment. So nothing here waits, locks or
-//! allocates: what is given up half way costs one entry.
+//! A child made by `vfork` writes here while it runs in its parent's memory, and may be killed at
+//! any moment. So nothing here waits, locks or allocates: what is given up half way costs one
+//! entry.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 /// Files that are told apart; starts of further ones are only counted.
@@ -42,7 +44,8 @@ obstacles! {
     /// Of another C library.
     Musl = 4, "it uses the musl C library, and the agent is made for glibc";
     /// Executed with other privileges than its user's.
-    Privilege = 5, "it runs with privileges that are not its user's (setuid, setgid, file capabilities), and gets no agent then";
+    Privilege = 5, "it runs with privileges that are not its user's (setuid, setgid, file \
+        capabilities), and gets no agent then";
     /// It cannot open the agent's file.
     OutOfReach = 6, "the agent's file is out of its reach";
 }

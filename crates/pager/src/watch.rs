@@ -1,12 +1,16 @@
 //! Tracking what is written to memory under a pager.
 //!
-//! A page can have one userfaultfd only, so a tracker or a snapshotter over a region works through the region's pager. A *watcher* says
-//! which pages are *closed*: nothing may be written to them before it was told. The pager keeps one promise: **a closed page that is present is
-//! write-protected**. So whatever installs a page asks first, and only [`super::serve`] opens one, by asking the watcher.
+//! A page can have one userfaultfd only, so a tracker or a snapshotter over a region works through
+//! the region's pager. A *watcher* says which pages are *closed*: nothing may be written to them
+//! before it was told. The pager keeps one promise: **a closed page that is present is
+//! write-protected**. So whatever installs a page asks first, and only [`super::serve`] opens one,
+//! by asking the watcher.
 //!
-//! The watcher's closing pages and the pager's installing them must not cross: an install decided before the closing and done after it would
-//! leave a closed page writable. So both the servers and the evictor *enter* before they look and leave when they have acted, and the watcher closes
-//! pages while nobody is inside ([`Watch::close_begins`]), or marks them closed, waits until all who were inside have left, and protects them then.
+//! The watcher's closing pages and the pager's installing them must not cross: an install decided
+//! before the closing and done after it would leave a closed page writable. So both the servers and
+//! the evictor *enter* before they look and leave when they have acted, and the watcher closes
+//! pages while nobody is inside ([`Watch::close_begins`]), or marks them closed, waits until all
+//! who were inside have left, and protects them then.
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -26,12 +30,13 @@ pub enum Opened {
     NoRoom,
 }
 
-/// What is told of first writes. All of it may run in a signal handler: no allocation, no locks that a thread may hold.
+/// What is told of first writes. All of it may run in a signal handler: no allocation, no locks
+/// that a thread may hold.
 pub trait Watcher: Send + Sync {
     /// Whether the page may not be written to yet.
     fn is_closed(&self, page: PageNumber) -> bool;
-    /// The page is about to be written to. It is present, stays so, and nobody writes to it: its bytes are the old ones. `unprotect` makes it
-    /// writable, to be called once the bytes are safe.
+    /// The page is about to be written to. It is present, stays so, and nobody writes to it: its
+    /// bytes are the old ones. `unprotect` makes it writable, to be called once the bytes are safe.
     fn open(&self, page: PageNumber, unprotect: &mut dyn FnMut()) -> Opened;
     /// Waits until there may be room for old bytes, about a millisecond at most.
     fn wait_for_room(&self);
@@ -93,11 +98,13 @@ impl Watch {
 
     /// The watcher, if any.
     fn watcher(&self) -> Option<&dyn Watcher> {
-        // SAFETY: a watcher that was set is freed only after everybody who might have seen it has left (`Pager::unwatch`).
+        // SAFETY: a watcher that was set is freed only after everybody who might have seen it has
+        // left (`Pager::unwatch`).
         unsafe { self.watcher.load(SeqCst).as_ref() }.map(|watcher| &**watcher)
     }
 
-    /// To be held from asking what is closed until having acted on it. None while pages are being closed: try again.
+    /// To be held from asking what is closed until having acted on it. None while pages are being
+    /// closed: try again.
     pub fn enter(&self) -> Option<Inside<'_>> {
         if self.watcher.load(SeqCst).is_null() {
             return Some(Inside {
@@ -120,7 +127,8 @@ impl Watch {
         })
     }
 
-    /// The same, waiting: for the evictor, which must hold nothing that those inside wait for (the gate).
+    /// The same, waiting: for the evictor, which must hold nothing that those inside wait for (the
+    /// gate).
     pub fn enter_waiting(&self) -> Inside<'_> {
         loop {
             if let Some(inside) = self.enter() {
@@ -130,8 +138,9 @@ impl Watch {
         }
     }
 
-    /// Keeps everybody out until [`Watch::close_ends`], and waits until nobody is inside. False if that took longer than `patience`: threads may
-    /// be parked that somebody inside waits for, by way of the allocator's lock and the store's.
+    /// Keeps everybody out until [`Watch::close_ends`], and waits until nobody is inside. False if
+    /// that took longer than `patience`: threads may be parked that somebody inside waits for, by
+    /// way of the allocator's lock and the store's.
     pub fn close_begins(&self, patience: Duration) -> bool {
         self.closing.store(1, SeqCst);
         let deadline = now_ns() + patience.as_nanos() as u64;
@@ -164,8 +173,9 @@ impl Default for Watch {
 }
 
 impl Pager {
-    /// Has `watcher` watch this pager's memory; false if somebody does already. Whoever serves or evicts when this returns may not know of it yet:
-    /// no page may be closed until each of them has finished once.
+    /// Has `watcher` watch this pager's memory; false if somebody does already. Whoever serves or
+    /// evicts when this returns may not know of it yet: no page may be closed until each of them
+    /// has finished once.
     ///
     /// # Safety
     /// `watcher` lives until [`Pager::unwatch`] has returned.
@@ -185,7 +195,8 @@ impl Pager {
         true
     }
 
-    /// Ends the watching. Pages that are closed then stay write-protected until they are written to.
+    /// Ends the watching. Pages that are closed then stay write-protected until they are written
+    /// to.
     pub fn unwatch(&self) {
         let boxed = self.watch.watcher.swap(std::ptr::null_mut(), SeqCst);
         if boxed.is_null() {

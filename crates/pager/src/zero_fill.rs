@@ -1,4 +1,5 @@
-//! First use of a page: zeros, for it and for those after it when a thread walks through fresh memory.
+//! First use of a page: zeros, for it and for those after it when a thread walks through fresh
+//! memory.
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::uffd::Stop;
@@ -14,7 +15,8 @@ use super::watch::Inside;
 pub(super) const ZERO_WINDOW_MAX: u64 = 64;
 
 impl Server<'_> {
-    /// Installs zeros at `page`, and at as many untouched pages after it as the walk so far suggests.
+    /// Installs zeros at `page`, and at as many untouched pages after it as the walk so far
+    /// suggests.
     pub(super) fn fill_zeros(&mut self, page: PageNumber, inside: &Inside<'_>) -> Outcome {
         let pager = self.pager;
         self.zero_window = if page == self.next_zero {

@@ -1,8 +1,10 @@
-//! Closing a page that a pager's thread is just installing, or just opening, under every interleaving (loom): a page that ends closed and present
-//! is protected, and no write goes unnoticed.
+//! Closing a page that a pager's thread is just installing, or just opening, under every
+//! interleaving (loom): a page that ends closed and present is protected, and no write goes
+//! unnoticed.
 //!
-//! The steps are those of `pager::watch`, `track::guard` and `pager::serve`. Each is one atomic operation (all of them sequentially consistent) or one system
-//! call, so the model takes each under a lock. What the real code tries again is left undone here.
+//! The steps are those of `pager::watch`, `track::guard` and `pager::serve`. Each is one atomic
+//! operation (all of them sequentially consistent) or one system call, so the model takes each
+//! under a lock. What the real code tries again is left undone here.
 use std::sync::Arc;
 
 use loom::sync::Mutex;
@@ -91,7 +93,8 @@ impl Page {
         self.step(|state| state.closing = false);
     }
 
-    /// Many pages: marks away, everybody inside has left once, protect. Given up, everything counts as written and open.
+    /// Many pages: marks away, everybody inside has left once, protect. Given up, everything counts
+    /// as written and open.
     fn close_many(&self) -> bool {
         self.step(|state| state.open = false);
         let empty = self.close_begins();

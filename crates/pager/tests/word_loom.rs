@@ -1,8 +1,9 @@
-//! The page word under every interleaving of the fault thread and the evictor (loom): a slot is given back exactly once, bytes are never
-//! dropped while the word says resident, and a page is always findable.
+//! The page word under every interleaving of the fault thread and the evictor (loom): a slot is
+//! given back exactly once, bytes are never dropped while the word says resident, and a page is
+//! always findable.
 //!
-//! The transitions are the pager's own functions (`pager::page::transitions`); memory, staging area and store are reduced to flags that say where the
-//! bytes are.
+//! The transitions are the pager's own functions (`pager::page::transitions`); memory, staging area
+//! and store are reduced to flags that say where the bytes are.
 use loom::sync::Mutex;
 use loom::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use loom::thread;
@@ -139,7 +140,8 @@ impl Page {
                 self.release(NEW);
             }
         }
-        // The frame is dropped: whatever the word says now, it must not be that the bytes are only here.
+        // The frame is dropped: whatever the word says now, it must not be that the bytes are only
+        // here.
         let _gate = self.gate.lock().unwrap();
         assert_ne!(self.load().state(), State::Staged);
         self.frames.fetch_and(!2, AcqRel);

@@ -1,8 +1,10 @@
 //! Page-level control of memory from user space, on stock Linux kernels.
 //!
-//! - **Page**: a [`Region`] is plain memory in a fixed, adjustable number of resident pages; the rest is in a store.
+//! - **Page**: a [`Region`] is plain memory in a fixed, adjustable number of resident pages; the
+//!   rest is in a store.
 //! - **Lock**: [`lock`] keeps memory resident once it is touched, and costs nothing until then.
-//! - **Track**: [`track`] tells which pages are written, takes snapshots of memory in use, and restores them.
+//! - **Track**: [`track`] tells which pages are written, takes snapshots of memory in use, and
+//!   restores them.
 #![warn(missing_docs)]
 
 #[doc(inline)]

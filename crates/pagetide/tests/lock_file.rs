@@ -186,7 +186,8 @@ fn dense_access_has_the_rest_read_ahead() {
         let file = LockedFile::open(&scratch).unwrap();
         let (mut at, mut reads) = (1usize, 0);
         let deadline = Instant::now() + up_to(20);
-        // Pages that were in the page cache at some time: a machine that reclaims memory ahead of need (DAMON) takes some of them back at once.
+        // Pages that were in the page cache at some time: a machine that reclaims memory ahead of
+        // need (DAMON) takes some of them back at once.
         let mut seen = vec![false; 16_384];
         let first = PageNumber(file.as_ptr() as u64 / 4096);
         let range = PageRange {
@@ -343,7 +344,8 @@ fn over_the_limit_nothing_is_mapped() {
     let scratch = Scratch::new("limit", 64);
     in_child(|| {
         become_user(16 * 4096);
-        // Address space in pages. The number of mappings would not do: the allocator opens more of its own now and then.
+        // Address space in pages. The number of mappings would not do: the allocator opens more of
+        // its own now and then.
         let size = || {
             let text = std::fs::read_to_string("/proc/self/statm").unwrap();
             text.split(' ').next().unwrap().parse::<usize>().unwrap()

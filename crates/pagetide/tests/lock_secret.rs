@@ -162,7 +162,8 @@ fn a_forked_child_does_not_have_it() {
 fn it_fails_closed_with_the_limits_report() {
     in_child(|| {
         become_user(8 * PAGE as u64);
-        // Address space in pages. The number of mappings would not do: the allocator opens more of its own now and then.
+        // Address space in pages. The number of mappings would not do: the allocator opens more of
+        // its own now and then.
         let size = || {
             let text = std::fs::read_to_string("/proc/self/statm").unwrap();
             text.split(' ').next().unwrap().parse::<usize>().unwrap()

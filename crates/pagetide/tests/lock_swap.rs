@@ -1,4 +1,5 @@
-//! Under memory pressure with a real swap device: pages that were touched under a lock never leave, others do. For root, with PAGETIDE_TESTS_FULL=1.
+//! Under memory pressure with a real swap device: pages that were touched under a lock never leave,
+//! others do. For root, with PAGETIDE_TESTS_FULL=1.
 mod lock;
 
 use std::io::Write;

@@ -68,7 +68,8 @@ fn every_page_that_moves_is_counted_while_its_entry_changes() {
     std::thread::scope(|scope| {
         let _ends = Ends(&stop);
         scope.spawn(|| {
-            // Changes the entries of what is there without pause, as a tracker, or the processor by its accessed and dirty bits, does.
+            // Changes the entries of what is there without pause, as a tracker, or the processor by
+            // its accessed and dirty bits, does.
             while !stop.load(Relaxed) {
                 let _ = uffd.write_protect(source.range(), true);
                 let _ = uffd.write_protect(source.range(), false);

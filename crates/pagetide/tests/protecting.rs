@@ -14,7 +14,8 @@ const PAGES: usize = 16;
 /// Where the second of three neighbouring mappings begins and ends.
 const MIDDLE: [usize; 2] = [5, 12];
 
-/// Present memory that the kernel keeps as three mappings, registered as one range. Writes by system calls to what is protected fail.
+/// Present memory that the kernel keeps as three mappings, registered as one range. Writes by
+/// system calls to what is protected fail.
 fn three_mappings() -> Option<(Uffd, Plain)> {
     let open = || uffd::open(None).map_err(|error| skipped(&error.to_string()));
     let has = Uffd::kernel_features(open().ok()?).unwrap();

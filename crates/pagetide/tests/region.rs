@@ -1,4 +1,5 @@
-//! A region against plain memory: whatever is written reads back, whatever the budget and the delivery of faults.
+//! A region against plain memory: whatever is written reads back, whatever the budget and the
+//! delivery of faults.
 #[path = "../../cli/tests/support/patience.rs"]
 mod patience;
 

@@ -1,4 +1,5 @@
-//! Faults served in signal handlers: whatever the faulting thread was doing, whoever else uses signals.
+//! Faults served in signal handlers: whatever the faulting thread was doing, whoever else uses
+//! signals.
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use pagetide::{Delivery, Region};
@@ -81,7 +82,8 @@ static SHARED: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 static SHARED_PAGES: AtomicUsize = AtomicUsize::new(0);
 static TICKS: AtomicU64 = AtomicU64::new(0);
 
-/// A handler of the program's own that touches the region: its faults nest in whatever was interrupted.
+/// A handler of the program's own that touches the region: its faults nest in whatever was
+/// interrupted.
 extern "C" fn on_alarm(_: libc::c_int) {
     let pages = SHARED_PAGES.load(Ordering::Relaxed);
     if pages == 0 {
@@ -151,7 +153,8 @@ fn while_other_signals_arrive_on_alternate_stacks_during_restarted_calls() {
                     unsafe { cell.write_volatile(cell.read_volatile() + 1) };
                     if round % 64 == 0 {
                         let mut byte = [7u8];
-                        // SAFETY: reads and writes one byte of this stack frame; SA_RESTART keeps the calls from failing.
+                        // SAFETY: reads and writes one byte of this stack frame; SA_RESTART keeps
+                        // the calls from failing.
                         unsafe {
                             assert_eq!(libc::write(ends[1], byte.as_ptr().cast(), 1), 1);
                             assert_eq!(libc::read(ends[0], byte.as_mut_ptr().cast(), 1), 1);
@@ -189,7 +192,8 @@ fn while_other_signals_arrive_on_alternate_stacks_during_restarted_calls() {
     assert_eq!(words(&|index| index < 3), 3 * fewer(40_000));
     let ticks = TICKS.load(Ordering::SeqCst);
     assert!(ticks > 50, "only {ticks} alarms came: this proves little");
-    // Alarms of two threads may meet at one word, where one addition is lost; never more are found than were made.
+    // Alarms of two threads may meet at one word, where one addition is lost; never more are found
+    // than were made.
     let counted = words(&|index| index == 511);
     assert!(
         counted <= ticks && counted * 10 >= ticks * 9,
@@ -275,7 +279,8 @@ fn regions_come_and_go_beside_each_other() {
     });
 }
 
-/// A fault that is not ours goes to the handler that was there before; without one it ends the process as it would have.
+/// A fault that is not ours goes to the handler that was there before; without one it ends the
+/// process as it would have.
 #[test]
 fn other_faults_go_where_they_went_before() {
     if region(1, 1).is_none() {
@@ -306,7 +311,8 @@ extern "C" fn leave_with_42(_: libc::c_int) {
 }
 
 fn fault_past_the_end_of_a_file(with_handler: bool) -> ! {
-    // SAFETY: dispositions of this process, a mapping of a file of ours that is then cut short, and the access that must fault.
+    // SAFETY: dispositions of this process, a mapping of a file of ours that is then cut short, and
+    // the access that must fault.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = if with_handler {

@@ -1,4 +1,5 @@
-//! What callers do: writing in the hold closure, names and places of files, locks of their own, memory of other kinds, changing users.
+//! What callers do: writing in the hold closure, names and places of files, locks of their own,
+//! memory of other kinds, changing users.
 mod support;
 
 use std::os::unix::ffi::OsStrExt as _;
@@ -18,7 +19,8 @@ use support::patience::up_to;
 use support::snapshots::{no_hold, restored, snapshotter};
 use support::{PAGE, Plain, skipped};
 
-/// Runs `body` in a thread of its own; the process ends if that takes a minute: a test that hangs is one that fails.
+/// Runs `body` in a thread of its own; the process ends if that takes a minute: a test that hangs
+/// is one that fails.
 fn in_time(body: impl FnOnce() + Send + 'static) {
     let (done, wait) = channel();
     let thread = std::thread::spawn(move || {
@@ -278,8 +280,9 @@ impl Sink for Gate {
     }
 }
 
-/// A region's pager that is busy with a slow store cannot be kept from acting on what it saw: pre-arming gives up, and with it the snapshot that is swept
-/// meanwhile, for pages may have been written unsaved.
+/// A region's pager that is busy with a slow store cannot be kept from acting on what it saw:
+/// pre-arming gives up, and with it the snapshot that is swept meanwhile, for pages may have been
+/// written unsaved.
 #[test]
 fn pre_arming_that_fails_beside_a_sweep_fails_the_snapshot_too() {
     in_time(|| {

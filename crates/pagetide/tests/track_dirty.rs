@@ -150,7 +150,8 @@ fn an_emptied_page_counts_as_written() {
     assert_eq!(page_list(&plain, &tracker.take().unwrap()), [3]);
 }
 
-/// Writers publish a write only after it is done; what was published before a take began must be known when the take is over.
+/// Writers publish a write only after it is done; what was published before a take began must be
+/// known when the take is over.
 fn no_write_is_lost(method: Method, rounds: u64) {
     const THREADS: usize = 6;
     const PAGES: usize = 512;

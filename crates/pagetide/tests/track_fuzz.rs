@@ -1,5 +1,5 @@
-//! A short run of what the fuzz target does, the same every time: random files, real files with changes, lengths that lie. No panic, and no more memory than
-//! the file's size allows for.
+//! A short run of what the fuzz target does, the same every time: random files, real files with
+//! changes, lengths that lie. No panic, and no more memory than the file's size allows for.
 #[path = "../../../fuzz/src/exercise.rs"]
 mod exercise;
 mod support;
@@ -40,7 +40,8 @@ static ALLOCATOR: Counting = Counting;
 
 /// Blocks, buffers and one region's pages, whatever the file.
 const ALLOWANCE: usize = 3 << 20;
-/// Bytes in use for one byte of a file: it is held, its directory is held again, and a run of 24 bytes takes a few words more in an image.
+/// Bytes in use for one byte of a file: it is held, its directory is held again, and a run of 24
+/// bytes takes a few words more in an image.
 const PER_BYTE: usize = 16;
 
 fn within_bounds(bytes: &[u8]) {

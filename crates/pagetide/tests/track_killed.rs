@@ -1,4 +1,5 @@
-//! A process killed while it saves, and one of many threads that saves: what is under the snapshot's name is always whole.
+//! A process killed while it saves, and one of many threads that saves: what is under the
+//! snapshot's name is always whole.
 mod support;
 
 use std::path::Path;

@@ -10,8 +10,9 @@ use support::patience::up_to;
 use support::snapshots::{StopsAtEnd, restored, snapshotter};
 use support::{Plain, Random};
 
-/// Writers add to a counter in A, then to one in B, on pages far apart, and stamp pages with the count of the writer's lock.
-/// In a snapshot no B may be ahead of its A, and no page may carry a stamp from after the instant.
+/// Writers add to a counter in A, then to one in B, on pages far apart, and stamp pages with the
+/// count of the writer's lock. In a snapshot no B may be ahead of its A, and no page may carry a
+/// stamp from after the instant.
 fn labels(delivery: Delivery, incremental: bool, pre_arm: bool, parked: bool, snapshots: usize) {
     const PAGES: usize = 1024;
     const WRITERS: usize = 4;
@@ -40,7 +41,8 @@ fn labels(delivery: Delivery, incremental: bool, pre_arm: bool, parked: bool, sn
                     };
                     plain.word(a, writer).store(count, SeqCst);
                     plain.word(b, writer).store(count, SeqCst);
-                    // Word `8 + writer` of a page is this writer's: the label of the interval it was written in.
+                    // Word `8 + writer` of a page is this writer's: the label of the interval it
+                    // was written in.
                     let page = 8 + random.below(PAGES - 16);
                     plain
                         .word(page, 8 + writer)
@@ -66,7 +68,8 @@ fn labels(delivery: Delivery, incremental: bool, pre_arm: bool, parked: bool, sn
                 plan = plan.pre_armed();
             }
             let instant = AtomicU64::new(0);
-            // Labels grow at the instant itself: what is stamped with a later one was written after it.
+            // Labels grow at the instant itself: what is stamped with a later one was written after
+            // it.
             let arm_and_label = |arm: &mut dyn FnMut()| {
                 arm();
                 instant.store(label.fetch_add(1, SeqCst), SeqCst);
@@ -108,7 +111,8 @@ fn labels(delivery: Delivery, incremental: bool, pre_arm: bool, parked: bool, sn
                     shown.word(a, writer).load(SeqCst),
                     shown.word(b, writer).load(SeqCst),
                 );
-                // Writers held between the two writes may be parked there; held by the gate they may not.
+                // Writers held between the two writes may be parked there; held by the gate they
+                // may not.
                 assert!(
                     b <= a && a <= b + u64::from(parked),
                     "snapshot {number}: A {a}, B {b}"

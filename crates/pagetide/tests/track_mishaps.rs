@@ -1,4 +1,5 @@
-//! What must not stop the program or spoil the next snapshot: closures and sinks that panic, threads of Pagetide's own, calls that overlap, a fork in between.
+//! What must not stop the program or spoil the next snapshot: closures and sinks that panic,
+//! threads of Pagetide's own, calls that overlap, a fork in between.
 mod support;
 
 use std::io;
@@ -115,7 +116,8 @@ fn threads_are_parked_though_a_region_in_the_process_has_threads_that_block_sign
     }
 }
 
-/// Someone who pre-arms may be parked in the middle of a round, with marks taken away and pages not protected yet.
+/// Someone who pre-arms may be parked in the middle of a round, with marks taken away and pages not
+/// protected yet.
 #[test]
 fn pre_arming_meanwhile_does_not_spoil_an_instant() {
     let _watch = ends_in_time();
@@ -134,7 +136,8 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
                 }
             });
         }
-        // One counter, written to all its places in turn: in a snapshot no place is ahead of one before it.
+        // One counter, written to all its places in turn: in a snapshot no place is ahead of one
+        // before it.
         scope.spawn(|| {
             let mut count = plain.word(0, 0).load(SeqCst);
             while !stop.load(SeqCst) {
@@ -201,7 +204,8 @@ fn a_closure_that_panics_during_a_take_loses_nothing_and_holds_nobody() {
     }
 }
 
-/// A take bars faults; it must not fault itself when what it is asked to fill lies in the tracked memory.
+/// A take bars faults; it must not fault itself when what it is asked to fill lies in the tracked
+/// memory.
 #[test]
 fn what_take_is_told_may_be_written_to_the_tracked_memory() {
     let _watch = ends_in_time();
@@ -218,7 +222,8 @@ fn what_take_is_told_may_be_written_to_the_tracked_memory() {
     }
 }
 
-/// The child inherits memory that `mprotect` closed, the handler that opens it, and perhaps a take that the parent was in the middle of.
+/// The child inherits memory that `mprotect` closed, the handler that opens it, and perhaps a take
+/// that the parent was in the middle of.
 #[test]
 fn a_child_forked_during_takes_can_write() {
     let plain = Plain::new(200);

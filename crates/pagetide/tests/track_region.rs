@@ -1,5 +1,5 @@
-//! Tracking and snapshots of regions that page to a store: whatever is evicted, fetched or resized meanwhile, a snapshot shows its instant and a tracker misses no
-//! write.
+//! Tracking and snapshots of regions that page to a store: whatever is evicted, fetched or resized
+//! meanwhile, a snapshot shows its instant and a tracker misses no write.
 mod support;
 
 use std::sync::RwLock;
@@ -260,7 +260,8 @@ fn no_write_is_lost_while_threads_write_and_pages_come_and_go() {
         let memory = Memory::region("memory", &region).unwrap();
         let mut tracker = DirtyTracker::new(vec![memory]).unwrap();
         let stop = AtomicBool::new(false);
-        // What each page held when it was last reported: a page that holds anything else was written and not reported since.
+        // What each page held when it was last reported: a page that holds anything else was
+        // written and not reported since.
         let mut seen = vec![[0u64; WRITERS]; PAGES];
         let takes = if support::full() { 20_000 } else { 1500 };
         std::thread::scope(|scope| {

@@ -1,4 +1,5 @@
-//! Regions that are tracked, against a plain model: random writes, reads, evictions, budgets and snapshots.
+//! Regions that are tracked, against a plain model: random writes, reads, evictions, budgets and
+//! snapshots.
 mod support;
 
 use std::sync::atomic::Ordering::SeqCst;

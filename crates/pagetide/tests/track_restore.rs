@@ -1,4 +1,5 @@
-//! Restoring: eagerly, lazily, along a chain, with a working set, and from files that are not what they should be.
+//! Restoring: eagerly, lazily, along a chain, with a working set, and from files that are not what
+//! they should be.
 mod support;
 
 use std::path::PathBuf;
@@ -20,7 +21,8 @@ fn no_hold(arm: &mut dyn FnMut()) {
     arm();
 }
 
-/// A chain of three snapshots of memory with random, repeated and zero pages; the last one's path and what it must show.
+/// A chain of three snapshots of memory with random, repeated and zero pages; the last one's path
+/// and what it must show.
 fn chain(directory: &std::path::Path) -> Option<(PathBuf, Vec<u8>)> {
     let plain = Plain::new(PAGES);
     // SAFETY: the mapping outlives the snapshotter.

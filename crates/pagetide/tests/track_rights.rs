@@ -1,4 +1,5 @@
-//! Restoring where userfaultfd may not be used: an ordinary user, in a sandbox that refuses the system call.
+//! Restoring where userfaultfd may not be used: an ordinary user, in a sandbox that refuses the
+//! system call.
 mod support;
 
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,4 +1,5 @@
-//! Snapshots in trouble: sinks that are slow, full or broken, cancelling, dropping, forking. The program goes on, and the next one is whole.
+//! Snapshots in trouble: sinks that are slow, full or broken, cancelling, dropping, forking. The
+//! program goes on, and the next one is whole.
 mod support;
 
 use std::io;
@@ -15,7 +16,8 @@ use support::patience::up_to;
 use support::snapshots::{Slow, StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{Plain, Random, skipped};
 
-/// Takes nothing but the head of the file until a writer has begun and then stood still for a while.
+/// Takes nothing but the head of the file until a writer has begun and then stood still for a
+/// while.
 struct Stalling {
     has_head: bool,
     until_still: Option<Arc<AtomicU64>>,
@@ -296,7 +298,8 @@ fn a_fork_in_the_middle_disturbs_neither_side() {
         .snapshot(&sink_path, Plan::full(), no_hold)
         .unwrap();
     (0..100).for_each(|page| plain.word(page * 7, 1).store(1, SeqCst));
-    // SAFETY: the child only reads and writes this memory and leaves by _exit: nothing of the parent's locks is used.
+    // SAFETY: the child only reads and writes this memory and leaves by _exit: nothing of the
+    // parent's locks is used.
     let child = unsafe { libc_fork() };
     if child == 0 {
         let whole = (0..2000).all(|page| plain.word(page, 0).load(SeqCst) == page as u64 + 1);

@@ -1,6 +1,6 @@
-//! The program's advice about its memory: emptied at once where it may be at any time (`MADV_FREE`), and what it wants of it in forked children
-//! (`MADV_DONTFORK`, `MADV_WIPEONFORK`), remembered because the agent uses the same
-//! advice for its own ends.
+//! The program's advice about its memory: emptied at once where it may be at any time
+//! (`MADV_FREE`), and what it wants of it in forked children (`MADV_DONTFORK`, `MADV_WIPEONFORK`),
+//! remembered because the agent uses the same advice for its own ends.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagetide_kernel::PageRange;
@@ -76,8 +76,9 @@ pub fn each(wish: Wish, mut visit: impl FnMut(PageRange)) {
     }
 }
 
-/// Whether all of it is under the pager. Such memory is emptied at once where the program leaves that to the kernel (`MADV_FREE`), which the program must be prepared for:
-/// a page that lingers is written again without a fault, and would be resident without being counted.
+/// Whether all of it is under the pager. Such memory is emptied at once where the program leaves
+/// that to the kernel (`MADV_FREE`), which the program must be prepared for: a page that lingers is
+/// written again without a fault, and would be resident without being counted.
 fn is_governed(address: *mut libc::c_void, len: usize) -> bool {
     let range = PageRange::covering(address as usize, len);
     agent().is_some_and(|agent| own_stack::with(|| agent.pager.first_span_in(range) == Some(range)))

@@ -1,6 +1,7 @@
 //! The agent's allocator: dlmalloc over mappings that no pager takes.
 //!
-//! The Rust default would be the program's `malloc`, whose memory the pager pages: the fault thread would wait for itself.
+//! The Rust default would be the program's `malloc`, whose memory the pager pages: the fault thread
+//! would wait for itself.
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 
@@ -10,7 +11,8 @@ use pagetide_kernel::sync::{Lock, LockGuard};
 
 struct OwnMemory;
 
-// SAFETY: every region handed out is a fresh mapping of our own, zeroed and page-aligned, and never given back.
+// SAFETY: every region handed out is a fresh mapping of our own, zeroed and page-aligned, and never
+// given back.
 unsafe impl Allocator for OwnMemory {
     fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
         match Mapping::new(size) {

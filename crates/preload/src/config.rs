@@ -1,4 +1,5 @@
-//! What the launcher tells the agent, by the environment. The names are declared here and nowhere else in the agent.
+//! What the launcher tells the agent, by the environment. The names are declared here and nowhere
+//! else in the agent.
 use std::ffi::CString;
 use std::path::{Path, PathBuf};
 
@@ -17,9 +18,11 @@ pub const RUN_DIR: &str = "PAGETIDE_RUN_DIR";
 pub const POLICY: &str = "PAGETIDE_POLICY";
 /// A file to record the first process's faults in; empty for none.
 pub const TRACE: &str = "PAGETIDE_TRACE";
-/// `1` where nothing is to be said of processes that run without the agent: wished by the user, or said already.
+/// `1` where nothing is to be said of processes that run without the agent: wished by the user, or
+/// said already.
 pub const QUIET: &str = "PAGETIDE_QUIET";
-/// Instead of all these: how memory is to be locked, `on-fault:PID` or `now:PID` with the launcher's process ID.
+/// Instead of all these: how memory is to be locked, `on-fault:PID` or `now:PID` with the
+/// launcher's process ID.
 pub const LOCK: &str = "PAGETIDE_LOCK";
 /// Path of this library.
 pub const AGENT: &str = "PAGETIDE_PRELOAD";
@@ -41,7 +44,8 @@ pub struct Config {
     pub mappings_over_bytes: u64,
     /// Directory for the ledger and the control socket.
     pub run_dir: PathBuf,
-    /// Whether this is the program the launcher itself started, and not one executed later, in its place or by a descendant.
+    /// Whether this is the program the launcher itself started, and not one executed later, in its
+    /// place or by a descendant.
     pub is_first: bool,
     /// Nothing is to be said of a process that runs without the agent.
     pub quiet: bool,
@@ -110,8 +114,9 @@ fn is_child_of_launcher(run_dir: &Path) -> bool {
     rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) == launcher
 }
 
-/// Before this process has made its ledger. A program executed in the place of the first finds the first one's ledger; or it may not look into the
-/// directory, which the first, with the launcher's rights, always may.
+/// Before this process has made its ledger. A program executed in the place of the first finds the
+/// first one's ledger; or it may not look into the directory, which the first, with the launcher's
+/// rights, always may.
 fn is_first(run_dir: &Path) -> bool {
     is_child_of_launcher(run_dir) && has_no_ledger(run_dir, std::process::id())
 }

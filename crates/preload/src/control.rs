@@ -1,4 +1,5 @@
-//! The control socket: statistics and limit changes for the same user or root, one JSON line each way (see `pagetide_pager::report`).
+//! The control socket: statistics and limit changes for the same user or root, one JSON line each
+//! way (see `pagetide_pager::report`).
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -63,7 +64,10 @@ pub fn serve(agent: &'static Agent) {
             .collect();
         drop(fds);
         if !crate::start::warden_lives() {
-            agent.pager.end_process("a thread of the pager was ended from outside; new memory cannot be governed any more");
+            agent.pager.end_process(
+                "a thread of the pager was ended from outside; new memory \
+                cannot be governed any more",
+            );
         }
         let _working = AUXILIARY.lock();
         credentials::keep_up(&mut followed);
@@ -202,7 +206,9 @@ fn late(agent: &Agent) -> Reply {
     let pager = &agent.pager;
     Reply::Error {
         message: format!(
-            "{} bytes are still resident against a limit of {}: locked pages, or a store that takes none ({} errors); the limit stays in force and is reached as soon as that allows",
+            "{} bytes are still resident against a limit of {}: locked pages, or a store that \
+             takes none ({} errors); the limit stays in force and is reached as soon as that \
+             allows",
             pager.resident() * PAGE_SIZE as u64,
             pager.budget() * PAGE_SIZE as u64,
             pager

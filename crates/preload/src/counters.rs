@@ -1,5 +1,6 @@
-//! The process's counters: a ledger in a file of the run's directory, which outlives it. The file is locked as long as the process lives, or the
-//! program it executes has not begun: that tells observers, of whatever PID namespace, whether it does.
+//! The process's counters: a ledger in a file of the run's directory, which outlives it. The file
+//! is locked as long as the process lives, or the program it executes has not begun: that tells
+//! observers, of whatever PID namespace, whether it does.
 use std::ffi::CString;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -37,7 +38,8 @@ pub fn map_ledger(
     if let (Err(errno), true) = (&file, place.is_none() && config.is_first) {
         let dir = config.run_dir.display();
         return Err(format!(
-            "the run's directory {dir} has no room for the counters ({errno}); free some space there"
+            "the run's directory {dir} has no room for the counters ({errno}); free some space \
+             there"
         ));
     }
     if let Err(errno) = &file {
@@ -73,7 +75,8 @@ pub fn map_ledger(
                     MapFlags::SHARED | MapFlags::FIXED,
                 ),
             };
-            // SAFETY: a new mapping, or one that replaces the parent's ledger, which is ours to replace and not in use yet.
+            // SAFETY: a new mapping, or one that replaces the parent's ledger, which is ours to
+            // replace and not in use yet.
             unsafe { mmap(at, Ledger::SIZE, protection, flags, file, 0) }
                 .map_err(|e| e.to_string())?
         }
@@ -84,8 +87,8 @@ pub fn map_ledger(
     Ok(unsafe { &*address.cast::<Ledger>() })
 }
 
-/// Tells the launcher, where that can be, that this process is governed and will not be in its statistics. On the warden thread, where a limit on
-/// file sizes is an error and no signal.
+/// Tells the launcher, where that can be, that this process is governed and will not be in its
+/// statistics. On the warden thread, where a limit on file sizes is an error and no signal.
 fn leave_note(config: &Config, errno: rustix::io::Errno) {
     let path = config
         .run_dir
@@ -100,7 +103,8 @@ fn leave_note(config: &Config, errno: rustix::io::Errno) {
     }
 }
 
-/// Gives `file` its length and its space on the disk: later there would be nobody to tell that there is none.
+/// Gives `file` its length and its space on the disk: later there would be nobody to tell that
+/// there is none.
 fn reserve(file: &OwnedFd, bytes: usize) -> Result<(), rustix::io::Errno> {
     const ZEROS: [u8; 4096] = [0; 4096];
     let mut at = 0;

@@ -1,5 +1,6 @@
-//! Following the program's privileges. The kernel keeps them per thread; the C library changes those of all threads it knows, and it does
-//! not know the agent's. One that stayed root would be a way back to root for whoever takes over the program.
+//! Following the program's privileges. The kernel keeps them per thread; the C library changes
+//! those of all threads it knows, and it does not know the agent's. One that stayed root would be a
+//! way back to root for whoever takes over the program.
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -99,7 +100,8 @@ fn limit_capabilities(wanted: [u64; 3]) {
     }
 }
 
-/// Has all of the agent's threads take on the program's credentials, the calling one, the warden, at once.
+/// Has all of the agent's threads take on the program's credentials, the calling one, the warden,
+/// at once.
 pub fn follow(agent: &Agent, credentials: Option<Credentials>) {
     *wanted() = credentials;
     CHANGES.fetch_add(1, SeqCst);
@@ -131,7 +133,8 @@ mod tests {
 
     #[test]
     fn they_are_read_from_the_status() {
-        let status = "Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \nCapInh:\t0\nCapPrm:\t1f\nCapEff:\t10\nNoNewPrivs:\t1\n";
+        let status = "Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \
+            \nCapInh:\t0\nCapPrm:\t1f\nCapEff:\t10\nNoNewPrivs:\t1\n";
         let read = Credentials::from_status(status).unwrap();
         assert_eq!((read.users, read.groups), ([1, 2, 3], [5, 6, 7]));
         assert_eq!(read.supplementary, [9, 10]);

@@ -28,7 +28,8 @@ pub fn prepare() {
     Next::prepare(&[&EXECVE, &EXECVPE, &FEXECVE, &EXECVEAT, &SPAWN, &SPAWNP]);
 }
 
-/// The environment to pass on: `given`, or a copy of it with the agent's variables where some are missing.
+/// The environment to pass on: `given`, or a copy of it with the agent's variables where some are
+/// missing.
 struct Environment {
     pointers: Vec<*const c_char>,
     _strings: Vec<Vec<u8>>,
@@ -42,7 +43,8 @@ impl Environment {
     /// `given` is null or a null-terminated array of C strings.
     unsafe fn new(given: Strings) -> Environment {
         processors::let_go();
-        // Allocates: with the program's stack missing, that could wait for a pager that waits for the allocator.
+        // Allocates: with the program's stack missing, that could wait for a pager that waits for
+        // the allocator.
         // SAFETY: by the caller's word.
         own_stack::with(|| unsafe { Environment::build(given) })
     }
@@ -77,7 +79,8 @@ impl Environment {
                 .position(|b| *b == b'=')
                 .map_or(0, |i| i + 1)
         };
-        // A complete set of other values is another launcher's, run by the program: what it starts is its own to govern.
+        // A complete set of other values is another launcher's, run by the program: what it starts
+        // is its own to govern.
         let missing = |variable: &Vec<u8>| {
             let name = &variable[..name(variable)];
             !entries().any(|e| e.to_bytes().starts_with(name))
@@ -155,7 +158,8 @@ fn contains(list: &[u8], library: &[u8]) -> bool {
 /// As `execve`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: Strings, envp: Strings) -> i32 {
-    // SAFETY: the C library's `execve`, with the caller's arguments and an environment built from the caller's.
+    // SAFETY: the C library's `execve`, with the caller's arguments and an environment built from
+    // the caller's.
     unsafe {
         let environment = Environment::new(envp);
         let _executing = Executing::begin(environment.theirs, |library| {
@@ -347,7 +351,8 @@ unsafe extern "C" {
     fn pagetide_c_execle();
 }
 
-/// Stands before `execl`: on to the C code that gathers the arguments, registers and stack untouched.
+/// Stands before `execl`: on to the C code that gathers the arguments, registers and stack
+/// untouched.
 ///
 /// # Safety
 /// As `execl`.

@@ -1,6 +1,8 @@
-//! What the ledger says of a program about to be executed: nothing, if it loads the agent, which makes a ledger of its own.
+//! What the ledger says of a program about to be executed: nothing, if it loads the agent, which
+//! makes a ledger of its own.
 //!
-//! A child made by `vfork` has its parent's ledger before it, and that serves as well: it is a file, read when all are over.
+//! A child made by `vfork` has its parent's ledger before it, and that serves as well: it is a
+//! file, read when all are over.
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -24,7 +26,8 @@ fn note(ledger: &Ledger, pid: u32, verdict: &Verdict) -> Option<Noted> {
     }
 }
 
-/// While this lives, the ledger says that this process executes a program that cannot be governed; it is dropped where that failed.
+/// While this lives, the ledger says that this process executes a program that cannot be governed;
+/// it is dropped where that failed.
 pub struct Executing {
     noted: Option<(&'static Ledger, Noted)>,
     unknown: Option<&'static Ledger>,
@@ -43,7 +46,8 @@ impl Executing {
         let (ledger, pid) = (agent.pager.ledger, std::process::id());
         let verdict = judge(&agent.config.agent);
         executing.noted = note(ledger, pid, &verdict).map(|noted| (ledger, noted));
-        // Of a file that cannot be judged, a ledger that is not made will tell; but not in a child's memory, which is its parent's.
+        // Of a file that cannot be judged, a ledger that is not made will tell; but not in a
+        // child's memory, which is its parent's.
         if matches!(verdict, Verdict::Unknown) && ledger.pid.load(Relaxed) == pid {
             ledger.executing.store(1, Relaxed);
             executing.unknown = Some(ledger);
@@ -63,14 +67,16 @@ impl Drop for Executing {
     }
 }
 
-/// A program that `posix_spawn` executes, of which it is known afterwards that it could and in which process.
+/// A program that `posix_spawn` executes, of which it is known afterwards that it could and in
+/// which process.
 pub struct Spawned {
     judged: Option<(&'static Agent, Verdict)>,
     pid: libc::pid_t,
 }
 
 impl Spawned {
-    /// For what `judge` looks at, given the agent's file. Before: the program may remove its own file.
+    /// For what `judge` looks at, given the agent's file. Before: the program may remove its own
+    /// file.
     pub fn begin(theirs: bool, judge: impl FnOnce(&CStr) -> Verdict) -> Spawned {
         Spawned {
             judged: governing(theirs).map(|agent| (agent, judge(&agent.config.agent))),

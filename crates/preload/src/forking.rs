@@ -1,8 +1,10 @@
-//! Forks: the child goes on with every byte the parent had, evicted ones too, and with a pager of its own.
+//! Forks: the child goes on with every byte the parent had, evicted ones too, and with a pager of
+//! its own.
 //!
-//! The parent's threads hold still over the system call, so that page words, queue and heap are copied in a consistent state.
-//! The parent's store is frozen for the child: what is in it now stays readable until the child's lease ends (exit or exec). The
-//! child reads it through its own copy of the store object and descriptors handed over; what it evicts goes to a store of its own.
+//! The parent's threads hold still over the system call, so that page words, queue and heap are
+//! copied in a consistent state. The parent's store is frozen for the child: what is in it now
+//! stays readable until the child's lease ends (exit or exec). The child reads it through its own
+//! copy of the store object and descriptors handed over; what it evicts goes to a store of its own.
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
 
@@ -21,7 +23,8 @@ use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child};
 use crate::warden::{AUXILIARY, BELL, LEASES, LeaseDesk, Ticket};
 use crate::{alloc, exec, handover, own_stack, warden};
 
-/// A child's agent needs about 16 descriptors; with a lower limit the fork is refused rather than the child ended.
+/// A child's agent needs about 16 descriptors; with a lower limit the fork is refused rather than
+/// the child ended.
 const DESCRIPTORS_NEEDED: u64 = 20;
 /// Likewise the bytes of address space that a child's store and tables take at least.
 const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
@@ -40,7 +43,8 @@ struct Held {
 struct Caught {
     agent: &'static Agent,
     held: Mutex<Option<Held>>,
-    /// The child uses the parent's descriptor table (CLONE_FILES without CLONE_VM): what it is handed over is there once.
+    /// The child uses the parent's descriptor table (CLONE_FILES without CLONE_VM): what it is
+    /// handed over is there once.
     shares_files: bool,
 }
 
@@ -68,8 +72,8 @@ pub fn prepare() {
     own_stack::prepare();
 }
 
-/// Asks the warden for a lease: a pipe whose write end the child holds until it exits or execs. Returns that end's number in the
-/// agent's descriptor table.
+/// Asks the warden for a lease: a pipe whose write end the child holds until it exits or execs.
+/// Returns that end's number in the agent's descriptor table.
 fn lease(agent: &Agent) -> Result<(Ticket, RawFd), Errno> {
     let ticket = desk().ask();
     match warden::wait_for(agent, || desk().take(ticket)) {
@@ -88,7 +92,8 @@ fn desk() -> MutexGuard<'static, LeaseDesk> {
 }
 
 impl Caught {
-    /// Copies of everything the child needs, and the lease that is to be ended once the fork is over.
+    /// Copies of everything the child needs, and the lease that is to be ended once the fork is
+    /// over.
     fn hand_over(&self) -> Result<(Box<Inheritance>, Ticket), Errno> {
         let pager = &self.agent.pager;
         let limit = |resource| rustix::process::getrlimit(resource).current;
@@ -151,7 +156,8 @@ impl AroundFork for Caught {
     fn before(&self) -> Result<(), Errno> {
         let (handed_over, ticket) = self.hand_over()?;
         let alone = self.agent.pager.exclusion.enter_call();
-        // The warden, while it works, waits for the fault thread: it must be done before that one holds still.
+        // The warden, while it works, waits for the fault thread: it must be done before that one
+        // holds still.
         let auxiliary = AUXILIARY.lock();
         self.agent.pager.hold_still();
         // Not before: what the evictor stores up to here must be frozen as well.
@@ -230,7 +236,8 @@ fn end_lease(ticket: Ticket, freeze: Option<Freeze>) {
     BELL.ring();
 }
 
-/// Runs `action`, which forks through the C library, with its fork caught; `failed` is returned, with `errno`, if it cannot be.
+/// Runs `action`, which forks through the C library, with its fork caught; `failed` is returned,
+/// with `errno`, if it cannot be.
 fn caught(action: impl FnOnce() -> i32, failed: i32) -> i32 {
     let Some(agent) = agent() else {
         return action();

@@ -1,14 +1,17 @@
 //! Copies of the agent's descriptors, in the table of a thread that forks.
 //!
-//! The agent's threads have a descriptor table of their own, and a child starts with a copy of the forking thread's. So what the child
-//! needs of the agent's is copied over just before:
+//! The agent's threads have a descriptor table of their own, and a child starts with a copy of the
+//! forking thread's. So what the child needs of the agent's is copied over just before:
 //! 1. through a descriptor of the warden as a thread, from Linux 6.9 on;
-//! 2. before that, in messages of the warden over a pair of sockets that the forking thread makes. The warden takes its end by
-//!    number out of the table of the process's first thread, as a rule the forking thread's too;
-//! 3. where that table is another one, or has gone with the first thread, over a socket that the kernel names. The name is known
-//!    only in its network namespace, which is why this way comes last.
+//! 2. before that, in messages of the warden over a pair of sockets that the forking thread makes.
+//!    The warden takes its end by number out of the table of the process's first thread, as a rule
+//!    the forking thread's too;
+//! 3. where that table is another one, or has gone with the first thread, over a socket that the
+//!    kernel names. The name is known only in its network namespace, which is why this way comes
+//!    last.
 //!
-//! The program's own descriptors stay as they are; for the time of the fork some free numbers are in use.
+//! The program's own descriptors stay as they are; for the time of the fork some free numbers are
+//! in use.
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard};
@@ -60,7 +63,8 @@ fn desk() -> MutexGuard<'static, Desk> {
     DESK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Copies of `fds`, which are numbers in the agent's table, in the calling thread's, in the same order. They close on exec.
+/// Copies of `fds`, which are numbers in the agent's table, in the calling thread's, in the same
+/// order. They close on exec.
 pub fn copies(agent: &Agent, fds: &[RawFd]) -> Result<Vec<OwnedFd>, Errno> {
     through_thread(fds)
         .or_else(|_| through_pair(agent, fds))
@@ -158,7 +162,8 @@ impl Parcel {
             Address::Name(_) => socket_with(AddressFamily::UNIX, SocketType::DGRAM, SOCKET, None)?,
         };
         for numbers in self.fds.chunks(FDS_A_MESSAGE) {
-            // SAFETY: numbers in the table of the agent's threads, this one's, which are kept open for good.
+            // SAFETY: numbers in the table of the agent's threads, this one's, which are kept open
+            // for good.
             let borrow = |fd: &RawFd| unsafe { BorrowedFd::borrow_raw(*fd) };
             let fds: Vec<BorrowedFd<'_>> = numbers.iter().map(borrow).collect();
             let mut room = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_A_MESSAGE))];
@@ -174,7 +179,8 @@ impl Parcel {
     }
 }
 
-/// A copy, in the agent's table, of a socket in the table of the process's first thread, if that is the one that was meant.
+/// A copy, in the agent's table, of a socket in the table of the process's first thread, if that is
+/// the one that was meant.
 fn out_of_first_table(number: RawFd, inode: u64) -> Result<OwnedFd, Errno> {
     let process = pidfd_open(getpid(), PidfdFlags::empty())?;
     let socket = pidfd_getfd(&process, number, PidfdGetfdFlags::empty())?;

@@ -1,10 +1,13 @@
-//! The agent: loaded into an unmodified program by `LD_PRELOAD`, it puts the program's anonymous memory under a pager.
+//! The agent: loaded into an unmodified program by `LD_PRELOAD`, it puts the program's anonymous
+//! memory under a pager.
 //!
-//! It is its own small world. Its allocations come from memory no pager takes ([`alloc`]); its threads are raw threads
-//! with descriptors of their own ([`start`]); the program's memory is found by looking ([`warden`]), not by replacing `malloc` or `mmap`;
-//! The functions it stands in for
-//! - make processes and threads ([`forking`], [`exec`], [`stacks`]), or say where they may run ([`processors`]);
-//! - change what memory is where, which has to happen one at a time ([`mapping`], [`remapping`], [`advice`]);
+//! It is its own small world. Its allocations come from memory no pager takes ([`alloc`]); its
+//! threads are raw threads with descriptors of their own ([`start`]); the program's memory is found
+//! by looking ([`warden`]), not by replacing `malloc` or `mmap`; The functions it stands in for
+//! - make processes and threads ([`forking`], [`exec`], [`stacks`]), or say where they may run
+//!   ([`processors`]);
+//! - change what memory is where, which has to happen one at a time ([`mapping`], [`remapping`],
+//!   [`advice`]);
 //! - lock memory, which counts against the budget ([`locking`]).
 #![warn(missing_docs)]
 

@@ -1,4 +1,5 @@
-//! `run --lock`: no pager, but all memory locked, in this process, in its forked children, and in programs they execute.
+//! `run --lock`: no pager, but all memory locked, in this process, in its forked children, and in
+//! programs they execute.
 use std::ffi::c_int;
 use std::sync::OnceLock;
 
@@ -78,7 +79,8 @@ fn warn_of_little_room(wish: &LockAll) {
         rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) == Some(wish.launcher);
     if is_first && left < ROOM_BYTES {
         eprintln!(
-            "pagetide: --lock: the lock limit leaves {left} bytes for what the program maps as it runs; beyond that, brk and mmap fail, and most programs with them\n{}",
+            "pagetide: --lock: the lock limit leaves {left} bytes for what the program maps as it \
+             runs; beyond that, brk and mmap fail, and most programs with them\n{}",
             LimitReport::new(ROOM_BYTES)
         );
     }
@@ -93,7 +95,9 @@ fn say(first: bool, errno: rustix::io::Errno) {
         "it runs on, not locked"
     };
     eprintln!(
-        "pagetide: process {pid}: its memory cannot be locked ({errno}); {what}\nneeded are the {mapped} bytes mapped so far, and room for what it maps as it runs: at least {ROOM_BYTES}\n{}",
+        "pagetide: process {pid}: its memory cannot be locked ({errno}); {what}\nneeded are the \
+         {mapped} bytes mapped so far, and room for what it maps as it runs: at least \
+         {ROOM_BYTES}\n{}",
         LimitReport::new(mapped + ROOM_BYTES)
     );
 }

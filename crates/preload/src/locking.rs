@@ -1,4 +1,5 @@
-//! Locks: locked memory cannot be evicted, so more of it than the budget is refused as the kernel refuses more than the lock limit.
+//! Locks: locked memory cannot be evicted, so more of it than the budget is refused as the kernel
+//! refuses more than the lock limit.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_kernel::PageRange;
@@ -30,7 +31,8 @@ fn fail(errno: i32) -> i32 {
 unsafe fn lock(address: usize, len: usize, number: libc::c_long, flags: usize) -> i32 {
     let pages = PageRange::covering(address, len).pages();
     if let Some(agent) = agent() {
-        // A budget with room for one evictable page at least, or nothing else could ever be faulted in.
+        // A budget with room for one evictable page at least, or nothing else could ever be faulted
+        // in.
         if LOCKED.load(Ordering::Relaxed) + pages >= agent.pager.budget() {
             return fail(libc::ENOMEM);
         }

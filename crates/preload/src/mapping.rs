@@ -1,8 +1,10 @@
-//! Large mappings are told to the warden at once instead of being found a tick later: a program can fill a lot of memory in a tick.
+//! Large mappings are told to the warden at once instead of being found a tick later: a program can
+//! fill a lot of memory in a tick.
 //!
 //! What takes mappings away waits where the pager has no moment to work otherwise.
 //!
-//! Only a hint: what is mapped otherwise (by the C library inside `malloc`, by bare system calls) is found by looking.
+//! Only a hint: what is mapped otherwise (by the C library inside `malloc`, by bare system calls)
+//! is found by looking.
 use pagetide_kernel::fork::syscall6;
 
 use crate::next::set_errno;
@@ -27,7 +29,8 @@ unsafe fn map(
     let governed = anonymous
         && len >= LARGE
         && agent().is_some_and(|agent| len as u64 > agent.config.mappings_over_bytes);
-    // Populating at once would make everything resident before it is governed; it is a hint, and left out.
+    // Populating at once would make everything resident before it is governed; it is a hint, and
+    // left out.
     let passed = if governed {
         flags & !libc::MAP_POPULATE
     } else {

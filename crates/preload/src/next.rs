@@ -2,8 +2,9 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The next definition of a symbol in the loader's search order, looked up once: at load, by [`Next::prepare`], because the agent's own threads come here as
-/// well and must not take the loader's lock.
+/// The next definition of a symbol in the loader's search order, looked up once: at load, by
+/// [`Next::prepare`], because the agent's own threads come here as well and must not take the
+/// loader's lock.
 pub struct Next {
     name: &'static CStr,
     address: AtomicPtr<c_void>,

@@ -1,8 +1,9 @@
 //! Whether a file that is about to be executed will load the agent, told from its first bytes.
 //!
-//! This runs in children made by `vfork`, in the memory of their parents, and may be ended there at any moment: it takes no lock, allocates
-//! nothing, and its buffers are on the caller's stack. All calls are bare ones, so `errno` stays as it is and pointers of the program that
-//! lead nowhere are errors.
+//! This runs in children made by `vfork`, in the memory of their parents, and may be ended there at
+//! any moment: it takes no lock, allocates nothing, and its buffers are on the caller's stack. All
+//! calls are bare ones, so `errno` stays as it is and pointers of the program that lead nowhere are
+//! errors.
 mod elf;
 mod file;
 
@@ -65,7 +66,8 @@ fn script_interpreter(head: &[u8]) -> Option<&[u8]> {
         .find(|word| !word.is_empty())
 }
 
-/// What `path`, below `directory`, is, with the agent in the file `library`. A file without a mark is a script for the shell, if `scripts`.
+/// What `path`, below `directory`, is, with the agent in the file `library`. A file without a mark
+/// is a script for the shell, if `scripts`.
 pub fn judge(directory: i32, path: *const c_char, scripts: bool, library: &CStr) -> Verdict {
     let (mut directory, mut path) = (directory, path);
     let mut interpreter = [0; LINE_BYTES + 1];
@@ -175,7 +177,8 @@ const NAPS_MAX: usize = 1000;
 
 /// As [`judge`], of the program that process `pid`, started by `posix_spawn`, runs.
 pub fn judge_process(pid: u32, library: &CStr) -> Verdict {
-    // The kernel lets the parent go on a moment before the child has the new program's memory, by which it knows what it runs.
+    // The kernel lets the parent go on a moment before the child has the new program's memory, by
+    // which it knows what it runs.
     for _ in 0..NAPS_MAX {
         if !shares_memory_with(pid) {
             break;

@@ -1,8 +1,9 @@
 //! Agent work on the program's threads, done on a stack of the agent's own.
 //!
-//! A program's stack may be governed (a coroutine's, a recycled thread stack). A thread that touched a missing page of it while holding a
-//! lock that the pager's threads take as well would wait for them, and they for it. So such work is done on this stack, one thread
-//! at a time, with signals blocked. The lock about it is taken by the program's threads only.
+//! A program's stack may be governed (a coroutine's, a recycled thread stack). A thread that
+//! touched a missing page of it while holding a lock that the pager's threads take as well would
+//! wait for them, and they for it. So such work is done on this stack, one thread at a time, with
+//! signals blocked. The lock about it is taken by the program's threads only.
 use std::sync::OnceLock;
 
 use pagetide_kernel::own::Mapping;
@@ -34,7 +35,8 @@ extern "C" fn enter<F: FnOnce() -> R, R>(data: *mut ()) {
     call.result = call.work.take().map(|work| work());
 }
 
-/// Runs `work` on the agent's stack. Not to be nested. A fork inside goes on in the child in the same place.
+/// Runs `work` on the agent's stack. Not to be nested. A fork inside goes on in the child in the
+/// same place.
 pub fn with<F: FnOnce() -> R, R>(work: F) -> R {
     let mut call = Call {
         work: Some(work),
@@ -45,7 +47,8 @@ pub fn with<F: FnOnce() -> R, R>(work: F) -> R {
     match STACK.get() {
         Some(stack) => {
             let top = stack.as_ptr().wrapping_add(stack.len());
-            // SAFETY: the top of a page-aligned mapping, ours alone while TURN is held; panics abort, so nothing unwinds.
+            // SAFETY: the top of a page-aligned mapping, ours alone while TURN is held; panics
+            // abort, so nothing unwinds.
             unsafe { call_on_stack(top, enter::<F, R>, (&raw mut call).cast()) };
         }
         None => enter::<F, R>((&raw mut call).cast()),

@@ -1,4 +1,5 @@
-//! Where the program's threads may run: a thread held beside the fault thread is let go before the program could notice.
+//! Where the program's threads may run: a thread held beside the fault thread is let go before the
+//! program could notice.
 use std::ffi::c_char;
 
 use crate::next::Next;
@@ -30,8 +31,9 @@ pub fn let_go() {
     }
 }
 
-/// Runs `call`, which starts a thread or a program or asks for processors, with no thread held. A thread that is cancelled in it leaves here without a
-/// word (and there may be nothing here to be unwound); then none is held ever after, which costs only time.
+/// Runs `call`, which starts a thread or a program or asks for processors, with no thread held. A
+/// thread that is cancelled in it leaves here without a word (and there may be nothing here to be
+/// unwound); then none is held ever after, which costs only time.
 pub fn with_none_held<R>(call: impl FnOnce() -> R) -> R {
     let Some(agent) = agent() else {
         return call();

@@ -1,5 +1,5 @@
-//! What the program's first thread is about, as the kernel tells it: whether any of the program's threads is left, and with which
-//! privileges they run.
+//! What the program's first thread is about, as the kernel tells it: whether any of the program's
+//! threads is left, and with which privileges they run.
 use std::os::fd::OwnedFd;
 
 use pagetide_kernel::procfs;
@@ -29,13 +29,15 @@ impl Program {
         program
     }
 
-    /// Ends the process if no thread of the program is left, and has the agent's threads follow it when it has given up privileges.
+    /// Ends the process if no thread of the program is left, and has the agent's threads follow it
+    /// when it has given up privileges.
     pub fn look(&mut self, agent: &Agent) {
         let threads = start::threads_running();
         let Some(status) = self.read_status() else {
             return;
         };
-        // The pager's threads would keep a process alive whose own threads have all ended, each by itself.
+        // The pager's threads would keep a process alive whose own threads have all ended, each by
+        // itself.
         let is_over = field(status, "State").is_some_and(|state| state.starts_with('Z'))
             && field(status, "Threads").and_then(|count| count.parse().ok()) == Some(threads + 1);
         let now = Credentials::from_status(status);

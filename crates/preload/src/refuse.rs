@@ -3,8 +3,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::config::{Config, QUIET};
 
-/// Tells why this process is not governed: the launcher, or who reads its stderr where the launcher's directory is out of reach (privileges given
-/// up, another root directory). The program the launcher started is ended, before any of it runs; any other goes on without the agent.
+/// Tells why this process is not governed: the launcher, or who reads its stderr where the
+/// launcher's directory is out of reach (privileges given up, another root directory). The program
+/// the launcher started is ended, before any of it runs; any other goes on without the agent.
 ///
 /// Called on the program's own thread: the agent's threads have no stderr.
 pub fn decline(config: &Config, reason: &str) {
@@ -29,16 +30,19 @@ pub fn decline(config: &Config, reason: &str) {
     }
     if !is_left && !config.quiet {
         eprintln!(
-            "pagetide: process {pid} is not governed: {reason}; it and what it starts run with all the memory they ask for"
+            "pagetide: process {pid} is not governed: {reason}; it and what it starts run with \
+             all the memory they ask for"
         );
         // Said once: what this program starts cannot be governed either, as a rule.
         let name = std::ffi::CString::new(QUIET).unwrap_or_default();
-        // SAFETY: before `main`, on the only thread of a process without an agent; `setenv` copies both strings.
+        // SAFETY: before `main`, on the only thread of a process without an agent; `setenv` copies
+        // both strings.
         unsafe { libc::setenv(name.as_ptr(), c"1".as_ptr(), 1) };
     }
 }
 
-/// Which of this process's limits may be the cause, with the line that lifts them; empty if none is tight.
+/// Which of this process's limits may be the cause, with the line that lifts them; empty if none is
+/// tight.
 pub fn tight_limits() -> String {
     /// What the agent opens, with room for a remote store's connections.
     const DESCRIPTORS: u64 = 64;

@@ -1,12 +1,14 @@
 //! Memory that could not be attached, and when to try it again.
 use pagetide_kernel::PageRange;
 
-/// How long the first refusal holds. Memory that was unmapped while it was being attached may be there again by then, and nothing
-/// else tells: a break that shrinks and grows back leaves no trace that the warden could see.
+/// How long the first refusal holds. Memory that was unmapped while it was being attached may be
+/// there again by then, and nothing else tells: a break that shrinks and grows back leaves no trace
+/// that the warden could see.
 const FIRST_NS: u64 = 5_000_000;
 /// How many times longer the next one holds.
 const LONGER: u64 = 8;
-/// The longest: of memory that userfaultfd does not serve, or that another serves, nothing is to be expected.
+/// The longest: of memory that userfaultfd does not serve, or that another serves, nothing is to be
+/// expected.
 const LONGEST_NS: u64 = 1_000_000_000;
 
 struct Refusal {
@@ -47,7 +49,8 @@ impl Refused {
         });
     }
 
-    /// Whether one refused for the first time is to be tried again soon, whatever else there is to look at.
+    /// Whether one refused for the first time is to be tried again soon, whatever else there is to
+    /// look at.
     pub fn is_fresh(&self, now_ns: u64) -> bool {
         let soon = |r: &Refusal| r.holds_ns == FIRST_NS && now_ns < r.again_ns + 4 * FIRST_NS;
         self.0.iter().any(soon)

@@ -1,10 +1,12 @@
 //! `mremap` of what is one mapping to the program and several to the kernel.
 //!
-//! The kernel keeps two neighbours apart for good when their first pages were touched while one was under the pager and the other was not yet: each then
-//! has an `anon_vma` of its own. It resizes one mapping at a time, and of several it moves (from 6.17) those that are not under a userfaultfd, one after the
-//! other, and stops at the first that is: EFAULT, with a part moved. So here they go piece by piece, and back if that fails. And each call is for one mapping
-//! only, as far as is known: where the kernel has moved a part and refused the rest, another thread may get memory at the place of that part, and what is
-//! the caller's cannot be told from it.
+//! The kernel keeps two neighbours apart for good when their first pages were touched while one was
+//! under the pager and the other was not yet: each then has an `anon_vma` of its own. It resizes
+//! one mapping at a time, and of several it moves (from 6.17) those that are not under a
+//! userfaultfd, one after the other, and stops at the first that is: EFAULT, with a part moved. So
+//! here they go piece by piece, and back if that fails. And each call is for one mapping only, as
+//! far as is known: where the kernel has moved a part and refused the rest, another thread may get
+//! memory at the place of that part, and what is the caller's cannot be told from it.
 use pagetide_kernel::fork::syscall6;
 use pagetide_kernel::maps::Maps;
 use pagetide_kernel::{PAGE_SIZE, PageRange};
@@ -61,7 +63,8 @@ impl Remap {
         }
     }
 
-    /// Piece by piece what the kernel does not do at once. EFAULT if not all of it is mapped. What is to be cut off is, once.
+    /// Piece by piece what the kernel does not do at once. EFAULT if not all of it is mapped. What
+    /// is to be cut off is, once.
     ///
     /// # Safety
     /// As `mremap`. None of it was moved, except by a call with MREMAP_FIXED, from its start on.
@@ -103,11 +106,13 @@ impl Remap {
         moved.map(|()| target)
     }
 
-    /// Gives the reserved target of a move that failed back, unless a part of it could not go back: that is the program's only copy.
+    /// Gives the reserved target of a move that failed back, unless a part of it could not go back:
+    /// that is the program's only copy.
     fn unreserve(self) {
         if is_mapped(self.old, self.old_len) {
             let reserved = [self.new, self.new_len, 0, 0, 0, 0];
-            // SAFETY: reserved for this move; all that was moved there is at its old place again, which is mapped throughout.
+            // SAFETY: reserved for this move; all that was moved there is at its old place again,
+            // which is mapped throughout.
             unsafe { syscall6(libc::SYS_munmap as usize, reserved) };
         }
     }
@@ -179,7 +184,8 @@ impl Remap {
         Ok(())
     }
 
-    /// Whether it is a move, to a place of its own, that the kernel would not refuse for its arguments.
+    /// Whether it is a move, to a place of its own, that the kernel would not refuse for its
+    /// arguments.
     fn is_sound_move(self) -> bool {
         let ends = (
             self.old.checked_add(self.old_len),
@@ -194,7 +200,8 @@ impl Remap {
             && (new_end <= self.old || old_end <= self.new)
     }
 
-    /// Bytes at the start that are no longer at the old place and are at the new one: a call that failed has moved them.
+    /// Bytes at the start that are no longer at the old place and are at the new one: a call that
+    /// failed has moved them.
     ///
     /// # Safety
     /// As `mremap` with MREMAP_FIXED.
@@ -217,7 +224,8 @@ impl Remap {
         }
     }
 
-    /// Moves the first `len` bytes back to where they were a moment ago, as far as that goes: the caller's error is the first one's.
+    /// Moves the first `len` bytes back to where they were a moment ago, as far as that goes: the
+    /// caller's error is the first one's.
     ///
     /// # Safety
     /// As `mremap` with MREMAP_FIXED.
@@ -242,7 +250,8 @@ impl Remap {
         }
     }
 
-    /// With MREMAP_DONTUNMAP what was moved does not show at the old place, so nothing may be tried twice: the pieces first, then each once.
+    /// With MREMAP_DONTUNMAP what was moved does not show at the old place, so nothing may be tried
+    /// twice: the pieces first, then each once.
     ///
     /// # Safety
     /// As `mremap` with MREMAP_DONTUNMAP.
@@ -266,8 +275,9 @@ impl Remap {
             let one = fixed.after(offset).first(piece.bytes());
             // SAFETY: by the caller's word; the target is the caller's to give, or nobody's yet.
             if let Err(errno) = unsafe { one.call() } {
-                // SAFETY: the old place of what was moved is mapped, and nothing is there. A reserved target stays: it costs address space only, and
-                // what did not go back is in it.
+                // SAFETY: the old place of what was moved is mapped, and nothing is there. A
+                // reserved target stays: it costs address space only, and what did not go back is
+                // in it.
                 unsafe { fixed.back(offset) };
                 return Err(errno);
             }
@@ -338,8 +348,8 @@ fn reserve(hint: usize, len: usize) -> Result<usize, Errno> {
 /// Stands before `mremap`.
 ///
 /// # Safety
-/// As `mremap`. It is variadic in C; on x86-64 an argument that was not given is a register with anything in it, so it is used only
-/// where the flags say that it may have been given.
+/// As `mremap`. It is variadic in C; on x86-64 an argument that was not given is a register with
+/// anything in it, so it is used only where the flags say that it may have been given.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     old: usize,
@@ -382,7 +392,8 @@ unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
     };
     if is_governed && asked.has(libc::MREMAP_DONTUNMAP) {
         let mut done = Err(Errno::FAULT);
-        // The pieces change while the warden attaches some; what was moved by a call that failed is back.
+        // The pieces change while the warden attaches some; what was moved by a call that failed is
+        // back.
         for tried in 0..TRIES {
             if tried > 0 {
                 warden::look_now();
@@ -417,7 +428,8 @@ unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
         if tried > 0 {
             warden::look_now();
         }
-        // SAFETY: by the caller's word; what the first call has moved is at the new place, what another has is back.
+        // SAFETY: by the caller's word; what the first call has moved is at the new place, what
+        // another has is back.
         done = unsafe { asked.by_pieces() };
     }
     done

@@ -1,7 +1,9 @@
-//! Thread stacks are not governed: `pthread_create` is stood before so that a new thread says where its stack is.
+//! Thread stacks are not governed: `pthread_create` is stood before so that a new thread says where
+//! its stack is.
 //!
-//! That ends only when the kernel says that the thread is no more. Its last act is a write to the stack, which tells those that join the
-//! thread, and which does not wait for a missing page: it would be left out.
+//! That ends only when the kernel says that the thread is no more. Its last act is a write to the
+//! stack, which tells those that join the thread, and which does not wait for a missing page: it
+//! would be left out.
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -30,7 +32,8 @@ pub fn prepare() {
     Next::prepare(&[&CREATE]);
 }
 
-/// A thread-specific key whose destructor takes the stack off the list when the thread ends, however it does. 0 not made, else key + 1.
+/// A thread-specific key whose destructor takes the stack off the list when the thread ends,
+/// however it does. 0 not made, else key + 1.
 static KEY: AtomicU32 = AtomicU32::new(0);
 
 struct Begin {
@@ -55,7 +58,8 @@ pub unsafe extern "C" fn pthread_create(
         // SAFETY: passed through.
         return unsafe { next(thread, attributes, start, argument) };
     }
-    // From the program's `malloc`, as any library would: the agent's allocator has a lock that a thread on a governed stack must not hold.
+    // From the program's `malloc`, as any library would: the agent's allocator has a lock that a
+    // thread on a governed stack must not hold.
     // SAFETY: room for one `Begin`.
     let begin = unsafe { libc::malloc(size_of::<Begin>()) }.cast::<Begin>();
     if begin.is_null() {
@@ -101,7 +105,8 @@ fn note_own_stack() {
             }
         }
     }
-    // SAFETY: attributes of the calling thread, initialised by the first call and destroyed by the last.
+    // SAFETY: attributes of the calling thread, initialised by the first call and destroyed by the
+    // last.
     unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         let (mut address, mut size) = (std::ptr::null_mut(), 0);
@@ -186,14 +191,15 @@ fn keep_resident(address: usize) {
     }
 }
 
-/// The kernel marks the robust mutexes of an ending thread as its last act, when it no longer waits for missing pages. So they are made
-/// present just before.
+/// The kernel marks the robust mutexes of an ending thread as its last act, when it no longer waits
+/// for missing pages. So they are made present just before.
 fn touch_robust_mutexes() {
     const LIST_LIMIT: usize = 2048;
     let mut head: *const usize = std::ptr::null();
     let mut len = 0usize;
-    // SAFETY: get_robust_list(2) for the calling thread fills two words. Its list is the thread's own: entries are linked by their first
-    // word, whose lowest bit is a flag, the mutex word lies at a fixed offset, and the list ends where it began.
+    // SAFETY: get_robust_list(2) for the calling thread fills two words. Its list is the thread's
+    // own: entries are linked by their first word, whose lowest bit is a flag, the mutex word lies
+    // at a fixed offset, and the list ends where it began.
     unsafe {
         let args = [0, &raw mut head as usize, &raw mut len as usize, 0, 0, 0];
         if pagetide_kernel::fork::syscall6(libc::SYS_get_robust_list as usize, args) != 0
@@ -209,8 +215,9 @@ fn touch_robust_mutexes() {
             }
             let word = (entry as isize + offset) as *const std::sync::atomic::AtomicU32;
             keep_resident(word as usize);
-            // A write, though it changes nothing: the kernel will write, too, and a protected page would make it wait.
-            // (Compilers turn an addition of nothing into a read, so it is a compare-and-swap.)
+            // A write, though it changes nothing: the kernel will write, too, and a protected page
+            // would make it wait. (Compilers turn an addition of nothing into a read, so it is a
+            // compare-and-swap.)
             let value = (*word).load(Ordering::Relaxed);
             let _ = (*word).compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
             entry = (entry as *const usize).read() & !1;

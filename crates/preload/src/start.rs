@@ -1,7 +1,8 @@
 //! Starting the agent, in a fresh program and in a forked child.
 //!
-//! The warden thread starts first, with a descriptor table of its own, opens everything the pager needs there, and starts the other
-//! threads, which share its table. The program's thread waits until memory is governed.
+//! The warden thread starts first, with a descriptor table of its own, opens everything the pager
+//! needs there, and starts the other threads, which share its table. The program's thread waits
+//! until memory is governed.
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -134,7 +135,8 @@ pub fn warden_tid() -> u32 {
     THREADS.get().map_or(0, |t| t.warden.tid())
 }
 
-/// Set aside for the agent's own memory: page words for all 128 TiB that a program can map (8 bytes a page, 256 GiB), and 64 GiB for everything else.
+/// Set aside for the agent's own memory: page words for all 128 TiB that a program can map (8 bytes
+/// a page, 256 GiB), and 64 GiB for everything else.
 const ADDRESS_SPACE_BYTES: usize = (256 + 64) << 30;
 
 /// Called by the loader before `main`.
@@ -144,10 +146,12 @@ pub fn at_load() {
     };
     // Before the program runs, which may change its environment.
     mask::read();
-    // Anonymous memory under userfaultfd gets 4 KiB pages; huge pages beforehand would only have to be split.
+    // Anonymous memory under userfaultfd gets 4 KiB pages; huge pages beforehand would only have to
+    // be split.
     // SAFETY: prctl(PR_SET_THP_DISABLE) takes plain numbers.
     unsafe { libc::prctl(41, 1, 0, 0, 0) };
-    // Reading the environment has used the allocator already; what it mapped is on the list by now, and no warden looks yet.
+    // Reading the environment has used the allocator already; what it mapped is on the list by now,
+    // and no warden looks yet.
     if let Err(errno) = pagetide_kernel::own::arena::set_aside(ADDRESS_SPACE_BYTES, 256 << 20) {
         return decline(
             &config,
@@ -164,20 +168,22 @@ pub fn at_load() {
     for_each_runtime_segment(|address, len| {
         let _ = exclude(address, len);
     });
-    // The main thread's control block and static thread-local variables, which the kernel and the C library touch during a fork.
+    // The main thread's control block and static thread-local variables, which the kernel and the C
+    // library touch during a fork.
     let _ = exclude(
         (control_block() - (64 << 10)) & !4095,
         (64 << 10) + (16 << 10),
     );
-    // While this is the only thread: the C library takes the process for one of a single thread whatever the agent starts, and then the loader's lock does
-    // not wake who waits for it.
+    // While this is the only thread: the C library takes the process for one of a single thread
+    // whatever the agent starts, and then the loader's lock does not wake who waits for it.
     forking::prepare();
     processors::prepare();
     stacks::prepare();
     let started = Threads::new().map_err(|e| e.to_string()).and_then(|made| {
         let warden = &THREADS.get_or_init(|| made).warden;
         let argument = Box::into_raw(Box::new(config.clone()));
-        // SAFETY: the entry never returns; the argument is a leaked box it takes over; the thread's memory is a static.
+        // SAFETY: the entry never returns; the argument is a leaked box it takes over; the thread's
+        // memory is a static.
         unsafe { warden.spawn(enter_warden, argument.cast(), false) }.map_err(|e| e.to_string())
     });
     if let Err(reason) = started {
@@ -327,7 +333,8 @@ fn run_threads(agent: &'static Agent) {
         (control, enter_control),
     ];
     for (thread, entry) in entries {
-        // SAFETY: the entries never return; the agent is a static; none of these threads runs in this process yet.
+        // SAFETY: the entries never return; the agent is a static; none of these threads runs in
+        // this process yet.
         if let Err(errno) = unsafe { thread.spawn(entry, argument, true) } {
             agent
                 .pager
@@ -363,7 +370,8 @@ extern "C" fn enter_control(this: *const ()) -> ! {
     end_thread()
 }
 
-/// What the forking thread hands to the child's warden: descriptor numbers in the table both start with.
+/// What the forking thread hands to the child's warden: descriptor numbers in the table both start
+/// with.
 pub struct Inheritance {
     /// See [`Kept`].
     pub kept: Kept,
@@ -371,12 +379,14 @@ pub struct Inheritance {
 
 static INHERITANCE: AtomicU64 = AtomicU64::new(0);
 
-/// In a forked child, on the thread that forked: builds the child's own agent and waits until memory is governed again.
+/// In a forked child, on the thread that forked: builds the child's own agent and waits until
+/// memory is governed again.
 pub fn restart_in_child(inheritance: Box<Inheritance>) {
     STATE.store(0, Ordering::Release);
     INHERITANCE.store(Box::into_raw(inheritance) as u64, Ordering::Release);
     let warden = &threads().warden;
-    // SAFETY: the parent's threads do not exist here, so the memory is free; the entry never returns.
+    // SAFETY: the parent's threads do not exist here, so the memory is free; the entry never
+    // returns.
     if let Err(errno) = unsafe { warden.spawn(enter_child_warden, std::ptr::null(), false) } {
         AGENT.get().expect("governed").pager.end_process(&format!(
             "no thread for the pager in the forked child: {errno}"
@@ -435,7 +445,8 @@ fn set_up_child(agent: &'static Agent, inheritance: Inheritance) -> Result<(), S
     for (generation, fds) in stores.iter().enumerate() {
         pager.store(generation as u8).inherit(fds);
     }
-    // The store's path may be out of the child's reach (a changed root directory, dropped privileges); memory never is.
+    // The store's path may be out of the child's reach (a changed root directory, dropped
+    // privileges); memory never is.
     let store = pagetide_store::open(&agent.config.store).or_else(|error| {
         pager.ledger.set_message(
             format!(

@@ -1,5 +1,5 @@
-//! The warden: finds new anonymous memory and puts it under the pager, looks after the other threads, and keeps the leases of forked
-//! children on this process's store.
+//! The warden: finds new anonymous memory and puts it under the pager, looks after the other
+//! threads, and keeps the leases of forked children on this process's store.
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::program::Program;
 use crate::refused::Refused;
 use crate::start::Agent;
 
-/// How often the size of the address space is looked at: bounds how much new memory can be touched before it is governed.
+/// How often the size of the address space is looked at: bounds how much new memory can be touched
+/// before it is governed.
 const TICK: Duration = Duration::from_millis(4);
 /// The same while the program has just been seen to get memory.
 const TICK_GROWING: Duration = Duration::from_millis(1);
@@ -31,7 +32,8 @@ const FULL_SCAN_NS: u64 = 40_000_000;
 /// Looks at most, one after another, when what is to be attached changes all the time.
 const ATTACH_ROUNDS: u32 = 4;
 
-/// Held by the warden and the control thread while they work, so that a fork finds them holding nothing else.
+/// Held by the warden and the control thread while they work, so that a fork finds them holding
+/// nothing else.
 pub static AUXILIARY: Lock = Lock::new();
 /// Wakes the warden for a request.
 pub static BELL: Doorbell = Doorbell::new();
@@ -52,8 +54,9 @@ static ADDRESS_SPACE_PAGES: AtomicU64 = AtomicU64::new(0);
 /// The last one waited for did not come in time, and none has come since.
 static LOOK_MISSED: AtomicBool = AtomicBool::new(false);
 
-/// Has the warden look at the mappings, and waits until it has; on a machine so busy that it gets no processor, not for ever. In a child
-/// made by a bare system call there is no warden: it waits once.
+/// Has the warden look at the mappings, and waits until it has; on a machine so busy that it gets
+/// no processor, not for ever. In a child made by a bare system call there is no warden: it waits
+/// once.
 pub fn look_now() {
     const PATIENCE_NS: u64 = 500_000_000;
     if LOOK_MISSED.load(Relaxed) {
@@ -75,13 +78,14 @@ pub fn look_now() {
     }
 }
 
-/// Has the warden look at the mappings the next time it works, also if nothing seems to have changed. Does not wait.
+/// Has the warden look at the mappings the next time it works, also if nothing seems to have
+/// changed. Does not wait.
 pub fn ask_to_look() {
     LOOKS_ASKED.fetch_add(1, SeqCst);
 }
 
-/// Has the warden work until `answer` gives what is waited for; `None` if it gave nothing in 20 s. On a busy machine the warden may get no
-/// processor for seconds.
+/// Has the warden work until `answer` gives what is waited for; `None` if it gave nothing in 20 s.
+/// On a busy machine the warden may get no processor for seconds.
 pub fn wait_for<T>(agent: &Agent, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
     const PATIENCE_NS: u64 = 20_000_000_000;
     let until_ns = now_ns() + PATIENCE_NS;
@@ -137,7 +141,8 @@ impl LeaseDesk {
         self.wanted.take_if(|wanted| *wanted == ticket);
     }
 
-    /// The fork is over: the agent's copy of the write end can go. With the freeze made for the child, if it came to that.
+    /// The fork is over: the agent's copy of the write end can go. With the freeze made for the
+    /// child, if it came to that.
     pub fn end(&mut self, ticket: Ticket, freeze: Option<Freeze>) {
         self.ended.push((ticket, freeze));
     }
@@ -199,7 +204,8 @@ impl Warden {
                     self.agent.pager.mappings_changed.load(Relaxed),
                 );
                 ADDRESS_SPACE_PAGES.store(seen.0, Relaxed);
-                // The program may unmap and map the same size again; what it does right after a change is looked for once more.
+                // The program may unmap and map the same size again; what it does right after a
+                // change is looked for once more.
                 if std::mem::replace(&mut self.last_seen, seen) != seen {
                     self.refused.clear();
                     self.looks = 2;
@@ -221,7 +227,10 @@ impl Warden {
                     LOOKED.ring();
                 }
                 if !self.agent.threads_live() {
-                    self.agent.pager.end_process("a thread of the pager was ended from outside; its memory cannot be served any more");
+                    self.agent.pager.end_process(
+                        "a thread of the pager was ended from outside; \
+                        its memory cannot be served any more",
+                    );
                 }
             }
             self.growing = self.growing.saturating_sub(1);
@@ -230,7 +239,8 @@ impl Warden {
         }
     }
 
-    /// First number of `/proc/self/statm`: changes with every mapping made or undone, and costs a microsecond to read.
+    /// First number of `/proc/self/statm`: changes with every mapping made or undone, and costs a
+    /// microsecond to read.
     fn address_space_pages(&self) -> u64 {
         let mut text = [0u8; 64];
         let len = self
@@ -252,7 +262,8 @@ impl Warden {
             if !self.attach_all(&fresh) {
                 break;
             }
-            // What has changed is looked at again now: no fork comes between, and at the next tick if it never stops.
+            // What has changed is looked at again now: no fork comes between, and at the next tick
+            // if it never stops.
             self.looks = self.looks.max(1);
         }
         if self.refused.is_fresh(now_ns()) {
@@ -304,14 +315,16 @@ impl Warden {
             match done.wait() {
                 Ok(()) => {}
                 Err(Errno::AGAIN) => changed = true,
-                // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one of the program's own.
+                // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one of
+                // the program's own.
                 Err(_) => self.refused.note(*range, now_ns()),
             }
         }
         changed
     }
 
-    /// Makes leases for forking threads, and ends those whose children are gone (their end of the pipe is closed by exit and exec alike).
+    /// Makes leases for forking threads, and ends those whose children are gone (their end of the
+    /// pipe is closed by exit and exec alike).
     fn serve_leases(&mut self) {
         let mut desk = LEASES
             .lock()
@@ -322,7 +335,8 @@ impl Warden {
                 && let Some(fd) = lease.write_end.take()
             {
                 lease.freeze = freeze;
-                // SAFETY: our own number in our own table, used by nobody else; without a child its end is then closed everywhere.
+                // SAFETY: our own number in our own table, used by nobody else; without a child its
+                // end is then closed everywhere.
                 drop(unsafe { OwnedFd::from_raw_fd(fd) });
             }
         }
@@ -347,7 +361,8 @@ impl Warden {
             if lease.write_end.is_some() {
                 return true;
             }
-            // Nobody writes to it: there is nothing to read while the child has its end, and the end of the file after.
+            // Nobody writes to it: there is nothing to read while the child has its end, and the
+            // end of the file after.
             let gone = rustix::io::read(&lease.read_end, &mut [0u8; 1]) == Ok(0);
             if let (true, Some(freeze)) = (gone, lease.freeze) {
                 pager.active_store().thaw(freeze);

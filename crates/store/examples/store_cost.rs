@@ -1,7 +1,9 @@
-//! What `put` and `get` cost: `cargo run --release -p pagetide-store --example store_cost -- [URI] [PAGES]`.
+//! What `put` and `get` cost: `cargo run --release -p pagetide-store --example store_cost -- [URI]
+//! [PAGES]`.
 //!
-//! Pages are half random and half zero, the usual stand-in for memory that compresses two to one. Gets are in random order
-//! over all pages, so that the tables and blobs are cold, and once over a few pages, where they are warm.
+//! Pages are half random and half zero, the usual stand-in for memory that compresses two to one.
+//! Gets are in random order over all pages, so that the tables and blobs are cold, and once over a
+//! few pages, where they are warm.
 
 use pagetide_store::{PAGE_SIZE, Page, Slot, StoreError, open};
 use std::time::{Duration, Instant};

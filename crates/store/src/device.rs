@@ -1,9 +1,11 @@
-//! What a store has to do itself. Everything that all stores need alike (checksums, freezes, retries) is a layer above,
-//! so a device knows nothing of it: in particular a slot it is asked to delete is no longer needed by anyone.
+//! What a store has to do itself. Everything that all stores need alike (checksums, freezes,
+//! retries) is a layer above, so a device knows nothing of it: in particular a slot it is asked to
+//! delete is no longer needed by anyone.
 
 use crate::{Capabilities, Page, Slot, StoreError, Usage};
 
-/// The part of [`Store`](crate::Store) that differs between stores. The contract of each call is the one written there.
+/// The part of [`Store`](crate::Store) that differs between stores. The contract of each call is
+/// the one written there.
 pub(crate) trait Device: Send + Sync {
     fn capabilities(&self) -> Capabilities;
     fn put(&self, pages: &[&Page], slots: &mut [Slot]) -> Result<(), StoreError>;
@@ -17,8 +19,9 @@ pub(crate) trait Device: Send + Sync {
     fn delete(&self, slots: &[Slot]);
     /// `bytes_max` is left at zero: it is kept by the outermost layer, which alone sees all bytes.
     fn usage(&self) -> Usage;
-    /// While `frozen`, a forked child reads what this object has now, as this object has it now: nothing may be moved away from where
-    /// its copy will look for it. Slots that are deleted meanwhile are kept from the device.
+    /// While `frozen`, a forked child reads what this object has now, as this object has it now:
+    /// nothing may be moved away from where its copy will look for it. Slots that are deleted
+    /// meanwhile are kept from the device.
     fn set_frozen(&self, _frozen: bool) {}
     fn server_cpu(&self) -> Option<u32> {
         None

@@ -1,4 +1,5 @@
-//! The one error type of all stores. Kinds say what the caller can do; the text says what happened to what.
+//! The one error type of all stores. Kinds say what the caller can do; the text says what happened
+//! to what.
 
 use thiserror::Error;
 
@@ -9,7 +10,8 @@ pub enum ErrorKind {
     Full,
     /// A passing failure: trying again may do.
     Temporary,
-    /// A passing failure that has not passed for as long as the store goes on trying: it was tried often enough.
+    /// A passing failure that has not passed for as long as the store goes on trying: it was tried
+    /// often enough.
     Away,
     /// The device or server failed in a way that trying again will not mend by itself.
     Io,

@@ -1,18 +1,23 @@
-//! Where evicted pages live: the [`Store`] trait, one module per store, and the layers that wrap them.
+//! Where evicted pages live: the [`Store`] trait, one module per store, and the layers that wrap
+//! them.
 //!
-//! A store knows nothing of page faults. It takes whole pages, gives a [`Slot`] for each, and gives the same bytes back
-//! for that slot until it is deleted. Stores are named by URI and opened with [`open`].
+//! A store knows nothing of page faults. It takes whole pages, gives a [`Slot`] for each, and gives
+//! the same bytes back for that slot until it is deleted. Stores are named by URI and opened with
+//! [`open`].
 //!
 //! # Rules every store keeps
 //!
-//! The pager calls stores from threads that serve page faults, inside arbitrary programs. So, after construction:
-//! no panics, no thread-local state, no `println!`, no reliance on libc state (`malloc` through the Rust global allocator
-//! is allowed in `put` and `delete`; `get` and `get_many` allocate nothing, but for [`Capabilities::get_allocates`]). Locks are held for bounded, short times and never across
-//! a fork (the pager is quiet when the program forks).
+//! The pager calls stores from threads that serve page faults, inside arbitrary programs. So, after
+//! construction: no panics, no thread-local state, no `println!`, no reliance on libc state
+//! (`malloc` through the Rust global allocator is allowed in `put` and `delete`; `get` and
+//! `get_many` allocate nothing, but for [`Capabilities::get_allocates`]). Locks are held for
+//! bounded, short times and never across a fork (the pager is quiet when the program forks).
 //!
-//! And the callers keep these: a slot is not deleted while another thread reads it (the read may then be
+//! And the callers keep these: a slot is not deleted while another thread reads it (the read may
+//! then be
 //! [`ErrorKind::Corrupt`], or the page that took the slot next); and a store that has
-//! [`descriptors`](Store::descriptors) is called from threads that share the descriptor table it was opened in.
+//! [`descriptors`](Store::descriptors) is called from threads that share the descriptor table it
+//! was opened in.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -45,7 +50,8 @@ pub use uri::parse_size;
 pub struct Capabilities {
     /// The URI scheme, for messages and statistics: `ram`, `file`.
     pub scheme: &'static str,
-    /// Pages per `put` at which throughput levels off; the pager forms batches of about this size. At least 1.
+    /// Pages per `put` at which throughput levels off; the pager forms batches of about this size.
+    /// At least 1.
     pub put_batch_pages: usize,
     /// A `get` may sleep (disk, network), so it is worth overlapping several.
     pub get_sleeps: bool,
@@ -70,23 +76,26 @@ pub struct Usage {
     pub same_filled: u64,
 }
 
-/// A place for pages that are not resident. Contracts are per line; the behaviour suite in `tests/behaviour.rs` checks them for every store.
+/// A place for pages that are not resident. Contracts are per line; the behaviour suite in
+/// `tests/behaviour.rs` checks them for every store.
 pub trait Store: Send + Sync {
     /// What this store can do. Constant over its life.
     fn capabilities(&self) -> Capabilities;
 
-    /// Stores every page of `pages` and writes its handle to the same index of `slots`. All or nothing: on an error no slot
-    /// is in use that was not before. Once this returns `Ok`, the bytes are the store's responsibility. Slots are
-    /// dense small integers (a side table indexed by slot is cheap) and are reused after `delete`.
+    /// Stores every page of `pages` and writes its handle to the same index of `slots`. All or
+    /// nothing: on an error no slot is in use that was not before. Once this returns `Ok`, the
+    /// bytes are the store's responsibility. Slots are dense small integers (a side table indexed
+    /// by slot is cheap) and are reused after `delete`.
     ///
     /// Panics if the lengths differ.
     fn put(&self, pages: &[&Page], slots: &mut [Slot]) -> Result<(), StoreError>;
 
-    /// Reads the bytes of `slot` into `page`. The slot stays in use. On an error `page` holds nothing meaningful.
-    /// A slot that is not in use is [`ErrorKind::Corrupt`], never zeros.
+    /// Reads the bytes of `slot` into `page`. The slot stays in use. On an error `page` holds
+    /// nothing meaningful. A slot that is not in use is [`ErrorKind::Corrupt`], never zeros.
     fn get(&self, slot: Slot, page: &mut Page) -> Result<(), StoreError>;
 
-    /// Reads several slots; stores that can overlap or batch reads override it. Panics if the lengths differ.
+    /// Reads several slots; stores that can overlap or batch reads override it. Panics if the
+    /// lengths differ.
     fn get_many(&self, slots: &[Slot], pages: &mut [Page]) -> Result<(), StoreError> {
         assert_eq!(slots.len(), pages.len());
         slots
@@ -95,32 +104,36 @@ pub trait Store: Send + Sync {
             .try_for_each(|(slot, page)| self.get(*slot, page))
     }
 
-    /// Gives slots back. Cannot fail: a store that cannot free now does so later. Slots not in use are ignored.
+    /// Gives slots back. Cannot fail: a store that cannot free now does so later. Slots not in use
+    /// are ignored.
     fn delete(&self, slots: &[Slot]);
 
     /// What is held now.
     fn usage(&self) -> Usage;
 
-    /// From now until [`thaw`](Store::thaw), slots in use at this moment keep their bytes even when deleted, so that a
-    /// forked child, whose copy of this object stands still at this moment, can read them. Freezes nest and overlap.
+    /// From now until [`thaw`](Store::thaw), slots in use at this moment keep their bytes even when
+    /// deleted, so that a forked child, whose copy of this object stands still at this moment, can
+    /// read them. Freezes nest and overlap.
     fn freeze(&self) -> Freeze;
 
     /// Ends one freeze; bytes kept only for it are given back. Unknown freezes are ignored.
     fn thaw(&self, freeze: Freeze);
 
-    /// The processor of this machine on which a server answers, if the user has said that it keeps to one: a thread there gets its answers by
-    /// two context switches, without an interrupt. Constant over the store's life.
+    /// The processor of this machine on which a server answers, if the user has said that it keeps
+    /// to one: a thread there gets its answers by two context switches, without an interrupt.
+    /// Constant over the store's life.
     fn server_cpu(&self) -> Option<u32> {
         None
     }
 
-    /// File descriptors a forked child must reopen to go on reading (the child's agent does not share the parent's
-    /// descriptors). Empty for stores that read through shared memory.
+    /// File descriptors a forked child must reopen to go on reading (the child's agent does not
+    /// share the parent's descriptors). Empty for stores that read through shared memory.
     fn descriptors(&self) -> Vec<i32>;
 
-    /// In a forked child, before any other call: replaces the descriptors with `fds`, given in the order
-    /// [`descriptors`](Store::descriptors) listed them. From then on this copy only reads: `delete` does nothing, `put`
-    /// is an error, and dropping it leaves the parent's data alone.
+    /// In a forked child, before any other call: replaces the descriptors with `fds`, given in the
+    /// order
+    /// [`descriptors`](Store::descriptors) listed them. From then on this copy only reads: `delete`
+    /// does nothing, `put` is an error, and dropping it leaves the parent's data alone.
     fn inherit(&self, fds: &[i32]);
 }
 

@@ -1,17 +1,19 @@
 //! Memory shared with forked children, reserved once and filled piece by piece.
 //!
-//! The mapping is shared and anonymous: it does not count as the process's anonymous memory, a forked child sees the same
-//! bytes, and there is no descriptor that the program could close, reuse or pass on. It is reserved without access and
-//! opened up in steps, so that an `mlockall` of the program does not fill the whole reservation. Memory is asked for
-//! (`MADV_POPULATE_WRITE`, before Linux 5.14 a system call that returns something there) before it is written, so that a
-//! lack of it is an error here and not a SIGBUS.
+//! The mapping is shared and anonymous: it does not count as the process's anonymous memory, a
+//! forked child sees the same bytes, and there is no descriptor that the program could close, reuse
+//! or pass on. It is reserved without access and opened up in steps, so that an `mlockall` of the
+//! program does not fill the whole reservation. Memory is asked for (`MADV_POPULATE_WRITE`, before
+//! Linux 5.14 a system call that returns something there) before it is written, so that a lack of
+//! it is an error here and not a SIGBUS.
 //!
 //! # Safety
 //!
-//! The one invariant is that `base..base + accessible` is mapped readable and writable for as long as the `Mapping` lives,
-//! in this process and, through fork, in any child that holds a copy of it. The mapping is private to this struct; its
-//! address is not handed out. All access is through `&[AtomicU64]`: another thread or process may read or write the same
-//! words at any time without undefined behaviour, and a race can at worst yield wrong bytes, which the checksum catches.
+//! The one invariant is that `base..base + accessible` is mapped readable and writable for as long
+//! as the `Mapping` lives, in this process and, through fork, in any child that holds a copy of it.
+//! The mapping is private to this struct; its address is not handed out. All access is through
+//! `&[AtomicU64]`: another thread or process may read or write the same words at any time without
+//! undefined behaviour, and a race can at worst yield wrong bytes, which the checksum catches.
 #![allow(unsafe_code)] // mmap, and making references to what it mapped
 
 use crate::sync::lock;
@@ -44,18 +46,21 @@ pub(crate) struct Mapping {
     growing: Mutex<()>,
 }
 
-// SAFETY: the pointer is to a mapping this struct owns and that any thread may use; all access to it is atomic.
+// SAFETY: the pointer is to a mapping this struct owns and that any thread may use; all access to
+// it is atomic.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; `accessible` is atomic and its growth is serialised by `growing`.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `len` bytes, or as many as the process may have (address-space limits, strict overcommit).
+    /// Reserves `len` bytes, or as many as the process may have (address-space limits, strict
+    /// overcommit).
     pub(crate) fn reserve(len: usize) -> Result<Mapping, StoreError> {
         let mut len = len.max(RESERVE_MIN).next_multiple_of(1 << 16);
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         let base = loop {
-            // SAFETY: a new mapping at an address of the kernel's choosing touches no memory in use.
+            // SAFETY: a new mapping at an address of the kernel's choosing touches no memory in
+            // use.
             match unsafe { mmap_anonymous(null_mut(), len, ProtFlags::empty(), flags) } {
                 Ok(base) => break base,
                 Err(Errno::NOMEM | Errno::AGAIN) if len / 2 >= RESERVE_MIN => {
@@ -71,8 +76,9 @@ impl Mapping {
             }
         };
         for advice in [Advice::LinuxDontDump, Advice::LinuxNoHugepage] {
-            // SAFETY: the range is the mapping just made; neither advice changes its contents. Both are refinements
-            // (smaller core files, exact accounting), so a kernel that lacks one is no error.
+            // SAFETY: the range is the mapping just made; neither advice changes its contents. Both
+            // are refinements (smaller core files, exact accounting), so a kernel that lacks one is
+            // no error.
             let _ = unsafe { madvise(base, len, advice) };
         }
         Ok(Mapping {
@@ -98,10 +104,12 @@ impl Mapping {
         }
     }
 
-    /// The same before Linux 5.14. A system call that finds no memory for what it returns fails, where an instruction would raise SIGBUS.
+    /// The same before Linux 5.14. A system call that finds no memory for what it returns fails,
+    /// where an instruction would raise SIGBUS.
     fn populate_by_system_calls(&self, offset: usize, len: usize) -> Result<(), Errno> {
         for page in (offset..offset + len).step_by(crate::PAGE_SIZE) {
-            // SAFETY: the byte lies inside the accessible part, and nobody else uses it before this is done.
+            // SAFETY: the byte lies inside the accessible part, and nobody else uses it before this
+            // is done.
             let byte = unsafe {
                 std::slice::from_raw_parts_mut(
                     self.base.byte_add(page).cast::<MaybeUninit<u8>>(),
@@ -121,7 +129,8 @@ impl Mapping {
         self.advise(offset, len, Advice::LinuxRemove)
     }
 
-    /// The 8-byte words of a range; `None` where nothing was ever populated. `offset` and `len` are multiples of 8.
+    /// The 8-byte words of a range; `None` where nothing was ever populated. `offset` and `len` are
+    /// multiples of 8.
     #[inline]
     pub(crate) fn words(&self, offset: usize, len: usize) -> Option<&[AtomicU64]> {
         if !(offset | len).is_multiple_of(8)
@@ -129,8 +138,9 @@ impl Mapping {
         {
             return None;
         }
-        // SAFETY: the range lies inside the accessible part, which stays mapped read-write while `self` lives (module
-        // invariant), and starts at a multiple of 8. `AtomicU64` has the layout of the bytes there, and any bytes are valid.
+        // SAFETY: the range lies inside the accessible part, which stays mapped read-write while
+        // `self` lives (module invariant), and starts at a multiple of 8. `AtomicU64` has the
+        // layout of the bytes there, and any bytes are valid.
         Some(unsafe { std::slice::from_raw_parts(self.base.byte_add(offset).cast(), len / 8) })
     }
 
@@ -164,8 +174,9 @@ impl Mapping {
             return Err(Errno::INVAL);
         }
         loop {
-            // SAFETY: the range lies inside the mapping. Populating keeps contents; removing zeroes words that are only
-            // ever read as atomics, which the callers do only for ranges nobody uses.
+            // SAFETY: the range lies inside the mapping. Populating keeps contents; removing zeroes
+            // words that are only ever read as atomics, which the callers do only for ranges nobody
+            // uses.
             match unsafe { madvise(self.base.byte_add(offset), len, advice) } {
                 Err(Errno::INTR) => {}
                 done => return done,
@@ -176,8 +187,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this struct's own and no reference into it outlives `self`. In a forked child this undoes
-        // the child's mapping only. A failure leaves the range mapped, which harms nobody.
+        // SAFETY: the mapping is this struct's own and no reference into it outlives `self`. In a
+        // forked child this undoes the child's mapping only. A failure leaves the range mapped,
+        // which harms nobody.
         let _ = unsafe { munmap(self.base, self.len) };
     }
 }

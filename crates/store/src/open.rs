@@ -28,12 +28,15 @@ const MAX_LEAST: u64 = 2 << 20;
 /// | `ram:?max=SIZE&then=URI` | `ram:` in front of another store, which takes what does not fit |
 /// | `fault:RULES:URI` | for tests: another store, made to fail by `RULES` such as `get-fail-after=100,get-fail-count=1` |
 ///
-/// Options follow a question mark and are joined by `&`. `max=SIZE` bounds [`Usage::bytes`](crate::Usage::bytes); see
-/// [`parse_size`](crate::parse_size) for sizes. `keep=1` leaves the file of a `file:` store in place.
+/// Options follow a question mark and are joined by `&`. `max=SIZE` bounds
+/// [`Usage::bytes`](crate::Usage::bytes); see
+/// [`parse_size`](crate::parse_size) for sizes. `keep=1` leaves the file of a `file:` store in
+/// place.
 ///
-/// The rules of `fault:` count pages over the life of the store: `put-fail`, `put-full`, `get-fail`, `get-corrupt` and
-/// `get-short`, each with `-after=N` (how many go well first) and `-count=N` (how many then fail; all, if not said);
-/// `fail-kind=io` or `temporary`; `put-delay-us=N` and `get-delay-us=N`. Wrong bytes come from below the checksums.
+/// The rules of `fault:` count pages over the life of the store: `put-fail`, `put-full`,
+/// `get-fail`, `get-corrupt` and `get-short`, each with `-after=N` (how many go well first) and
+/// `-count=N` (how many then fail; all, if not said); `fail-kind=io` or `temporary`;
+/// `put-delay-us=N` and `get-delay-us=N`. Wrong bytes come from below the checksums.
 pub fn open(uri: &str) -> Result<Box<dyn Store>, StoreError> {
     // Known stores keep their own type, so that the calls of the layers are direct ones.
     match device(uri)? {
@@ -82,8 +85,8 @@ fn then(rest: &str) -> Option<(&str, &str)> {
         .or_else(|| Some(("", rest.strip_prefix("?then=")?)))
 }
 
-/// Freezes outermost, so that nothing below ever sees the deletion of a slot that is still read; then checksums, which
-/// hold for whatever happens below them; retries nearest to what fails.
+/// Freezes outermost, so that nothing below ever sees the deletion of a slot that is still read;
+/// then checksums, which hold for whatever happens below them; retries nearest to what fails.
 fn layered<D: Device + 'static>(
     device: D,
     patience: Patience,
@@ -114,7 +117,8 @@ fn ram_options<'u>(uri: &str, rest: &'u str) -> Result<(Option<u64>, Option<&'u 
     }
 }
 
-/// Checks those options of a remote store, and of what is in front of it, that concern a run only: before anything is asked of a server.
+/// Checks those options of a remote store, and of what is in front of it, that concern a run only:
+/// before anything is asked of a server.
 pub(crate) fn check(uri: &str) -> Result<(), StoreError> {
     let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
     if scheme == "ram" {
@@ -174,8 +178,10 @@ fn remote(uri: &str, scheme: &str, rest: &str) -> Result<Opened, StoreError> {
     })?;
     let Some(remote) = remote else {
         return Err(config(format!(
-            "`{uri}` names no known store; known are: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET, valkeys://HOST, \
-             valkey-cluster://HOST,HOST, memcached://HOST,HOST, fault:RULES:URI (redis is another name for valkey)"
+            "`{uri}` names no known store; known are: ram:, file:PATH, valkey://HOST, \
+             valkey+unix:///SOCKET, valkeys://HOST, \
+             valkey-cluster://HOST,HOST, memcached://HOST,HOST, fault:RULES:URI (redis is another \
+             name for valkey)"
         )));
     };
     let patience = Patience::remote(remote.patience());

@@ -1,4 +1,5 @@
-//! The two values that cross the boundary of a store: a page's bytes, and the handle given for them.
+//! The two values that cross the boundary of a store: a page's bytes, and the handle given for
+//! them.
 
 use std::fmt;
 

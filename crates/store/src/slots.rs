@@ -1,7 +1,9 @@
-//! The slot table of a store: for each slot what kind of thing it holds and one word that says where or what.
+//! The slot table of a store: for each slot what kind of thing it holds and one word that says
+//! where or what.
 //!
-//! Reading is lock-free, because `get` is on the path of a page fault. Taking and giving back slots goes through a list of
-//! free slots threaded through the words of the free slots themselves, so it costs no memory.
+//! Reading is lock-free, because `get` is on the path of a page fault. Taking and giving back slots
+//! goes through a list of free slots threaded through the words of the free slots themselves, so it
+//! costs no memory.
 
 use crate::sync::lock;
 use crate::table::{LEAF, Table};
@@ -12,12 +14,13 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
 
-/// Bytes per slot in the tables of the layers above a device: 8 for the checksum, 4 for the epoch of birth. A device
-/// with a limit counts them, so that the limit holds for the whole store.
+/// Bytes per slot in the tables of the layers above a device: 8 for the checksum, 4 for the epoch
+/// of birth. A device with a limit counts them, so that the limit holds for the whole store.
 const LAYER_BYTES_PER_SLOT: u64 = 12;
 const OWN_BYTES_PER_SLOT: u64 = 9;
 const LEAF_BYTES: u64 = LEAF as u64 * (LAYER_BYTES_PER_SLOT + OWN_BYTES_PER_SLOT);
-/// One block of pointers in each of the four tables: their roots, and then one for every 1024 leaves.
+/// One block of pointers in each of the four tables: their roots, and then one for every 1024
+/// leaves.
 const POINTER_BYTES: u64 = 4 * 24 * 1024;
 
 /// What a slot holds; its word says where or what.
@@ -76,8 +79,8 @@ impl SlotTable {
         })
     }
 
-    /// Takes a slot for each place of `slots`, or none. They hold nothing until [`set`](SlotTable::set). `room` is how many
-    /// bytes the store may still grow by.
+    /// Takes a slot for each place of `slots`, or none. They hold nothing until
+    /// [`set`](SlotTable::set). `room` is how many bytes the store may still grow by.
     pub(crate) fn take(&self, slots: &mut [Slot], room: u64) -> Result<(), StoreError> {
         let mut free = lock(&self.free);
         for taken in 0..slots.len() {
@@ -113,7 +116,8 @@ impl SlotTable {
                 return Err(StoreError::new(
                     ErrorKind::Full,
                     format!(
-                        "grow the table of {slot} slots: the store's max leaves {room} bytes, {LEAF_BYTES} are needed"
+                        "grow the table of {slot} slots: the store's max leaves {room} bytes, \
+                         {LEAF_BYTES} are needed"
                     ),
                 ));
             }
@@ -164,7 +168,8 @@ impl SlotTable {
         Some((kind, self.words.get(slot.0)?.load(Relaxed)))
     }
 
-    /// Puts a slot out of use and says what it held, to exactly one caller. The slot is still to be given back.
+    /// Puts a slot out of use and says what it held, to exactly one caller. The slot is still to be
+    /// given back.
     pub(crate) fn clear(&self, slot: Slot) -> Option<(Kind, u64)> {
         let word = self.words.get(slot.0)?;
         let kind = Kind::from_tag(self.tags.get(slot.0)?.swap(UNUSED, AcqRel))?;

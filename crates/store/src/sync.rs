@@ -1,5 +1,6 @@
-//! Locks of this crate. A poisoned lock is taken all the same: every critical section leaves its data usable at each
-//! step, and a store that refused to work after a panic elsewhere would lose pages.
+//! Locks of this crate. A poisoned lock is taken all the same: every critical section leaves its
+//! data usable at each step, and a store that refused to work after a panic elsewhere would lose
+//! pages.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -1,8 +1,9 @@
 //! A growing array indexed by slot, readable without a lock.
 //!
-//! A `Vec` would have to move when it grows: readers would need a lock, and for a moment old and new are both held. Here
-//! entries live in leaves of 4 Ki that never move, under two levels of pointers that cover every `u32`. A reader follows
-//! three pointers; memory grows with the highest index used, one leaf at a time.
+//! A `Vec` would have to move when it grows: readers would need a lock, and for a moment old and
+//! new are both held. Here entries live in leaves of 4 Ki that never move, under two levels of
+//! pointers that cover every `u32`. A reader follows three pointers; memory grows with the highest
+//! index used, one leaf at a time.
 
 use crate::{ErrorKind, StoreError};
 use std::mem::size_of;

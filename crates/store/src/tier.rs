@@ -1,14 +1,16 @@
 //! A tier: a fast, small store in front of a large one. `ram:?max=1G&then=URI`.
 //!
-//! Pages are put in front. When that is full, the pages that were put longest ago move behind, in batches: read, put behind, and
-//! only once that store has acknowledged them dropped in front. So at each moment at least one store has a page; one that fails to
-//! take pages leaves them where they are, and the put that needed their room is an error.
+//! Pages are put in front. When that is full, the pages that were put longest ago move behind, in
+//! batches: read, put behind, and only once that store has acknowledged them dropped in front. So
+//! at each moment at least one store has a page; one that fails to take pages leaves them where
+//! they are, and the put that needed their room is an error.
 //!
-//! A slot's word says which store has the page, and the slot there. A reader takes the word, reads, and looks at the word again:
-//! if the page has moved meanwhile, what was read may be another's, and is read again from where it is now.
+//! A slot's word says which store has the page, and the slot there. A reader takes the word, reads,
+//! and looks at the word again: if the page has moved meanwhile, what was read may be another's,
+//! and is read again from where it is now.
 //!
-//! A forked child reads through a copy of the words of one moment. While there is one, nothing moves, and pages that have no room in
-//! front are put behind.
+//! A forked child reads through a copy of the words of one moment. While there is one, nothing
+//! moves, and pages that have no room in front are put behind.
 
 use crate::device::Device;
 use crate::slots::{Kind, SlotTable, unused};
@@ -29,9 +31,11 @@ pub(crate) struct Tier {
     front: Box<dyn Device>,
     behind: Box<dyn Device>,
     slots: SlotTable,
-    /// Slots in front in the order they were put, each with its word then; some are gone or put anew meanwhile.
+    /// Slots in front in the order they were put, each with its word then; some are gone or put
+    /// anew meanwhile.
     order: Mutex<VecDeque<(Slot, u64)>>,
-    /// Held by whoever moves pages or deletes: a page that is moving must not be deleted under its mover.
+    /// Held by whoever moves pages or deletes: a page that is moving must not be deleted under its
+    /// mover.
     moving: Mutex<()>,
     frozen: AtomicBool,
     put_pages: AtomicU64,

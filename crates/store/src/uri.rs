@@ -72,7 +72,8 @@ pub(crate) fn config(context: impl Into<String>) -> StoreError {
     StoreError::new(ErrorKind::Config, context)
 }
 
-/// Bytes named by a size such as `4096`, `512M`, `1.5G`, `2GiB`: units are binary and of either case.
+/// Bytes named by a size such as `4096`, `512M`, `1.5G`, `2GiB`: units are binary and of either
+/// case.
 pub fn parse_size(text: &str) -> Result<u64, StoreError> {
     let refused = || {
         config(format!(

@@ -1,4 +1,5 @@
-//! Where stores are: URIs, files and their names, disks that get full, and what of the process's memory they take.
+//! Where stores are: URIs, files and their names, disks that get full, and what of the process's
+//! memory they take.
 
 #[path = "behaviour/common.rs"]
 #[allow(dead_code)] // shared with the behaviour suite
@@ -217,7 +218,8 @@ fn pages_in_ram_are_shared_memory_not_private() {
     }
     let grown = anonymous().saturating_sub(before);
     assert!(store.usage().bytes > pages * PAGE_SIZE as u64);
-    // Other tests of this binary run beside this one, so this is a coarse bound: a tenth of what is stored.
+    // Other tests of this binary run beside this one, so this is a coarse bound: a tenth of what is
+    // stored.
     assert!(
         grown < pages * PAGE_SIZE as u64 / 10,
         "{grown} bytes of private memory"

@@ -62,7 +62,8 @@ fn valkey_by_socket() {
     );
 }
 
-/// Whoever runs on the server's processor sleeps for an answer at once; whoever runs elsewhere looks for it.
+/// Whoever runs on the server's processor sleeps for an answer at once; whoever runs elsewhere
+/// looks for it.
 #[test]
 fn valkey_on_a_processor_of_its_own() {
     let Some(server) = Valkey::start(&["--server_cpulist", "0"]) else {

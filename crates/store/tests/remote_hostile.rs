@@ -1,5 +1,5 @@
-//! What comes back from a server is bytes from outside: whatever they are, a page is right or its read is an error, and nothing hangs
-//! or panics.
+//! What comes back from a server is bytes from outside: whatever they are, a page is right or its
+//! read is an error, and nothing hangs or panics.
 
 #[path = "behaviour/common.rs"]
 #[allow(dead_code)] // shared with the behaviour suite
@@ -23,7 +23,8 @@ type Kept = Mutex<HashMap<Vec<u8>, Vec<u8>>>;
 /// Serves one client.
 type Talk = fn(TcpStream, &Kept, &Instead);
 
-/// A server of the smallest possible kind that keeps what it is given, and answers a read with what the test wants.
+/// A server of the smallest possible kind that keeps what it is given, and answers a read with what
+/// the test wants.
 struct Fake {
     address: SocketAddr,
     instead: Instead,
@@ -165,7 +166,8 @@ fn with_body(head: &str, body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Answers that are wrong in every way the protocols can be, and random ones that begin as an answer does.
+/// Answers that are wrong in every way the protocols can be, and random ones that begin as an
+/// answer does.
 fn wrong_answers(heads: &[&str]) -> Vec<Vec<u8>> {
     let noise = |seed: u64, len: usize| -> Vec<u8> {
         let pages = (0..=len / 4096).map(|page| random_page(seed + page as u64).0);
@@ -215,7 +217,8 @@ fn wrong_answers(heads: &[&str]) -> Vec<Vec<u8>> {
     answers
 }
 
-/// Reads one of three pages with each of `answers` instead of its value, and then all of them as they are.
+/// Reads one of three pages with each of `answers` instead of its value, and then all of them as
+/// they are.
 fn never_a_wrong_page(fake: &Fake, uri: &str, answers: Vec<Vec<u8>>) {
     let store = open(uri).unwrap();
     let held = some(&*store, 0..3);
@@ -229,7 +232,8 @@ fn never_a_wrong_page(fake: &Fake, uri: &str, answers: Vec<Vec<u8>>) {
             fake.instead.lock().unwrap().is_none(),
             "the answer was never asked for"
         );
-        // A failure that may pass, such as a closed connection, is tried again, and then the right answer comes.
+        // A failure that may pass, such as a closed connection, is tried again, and then the right
+        // answer comes.
         assert!(
             read.is_err() || page.0 == random_page(held[1].1).0,
             "`{}` was taken for a page",
@@ -257,7 +261,8 @@ fn wrong_answers_of_a_memcached_are_errors() {
     never_a_wrong_page(&fake, &uri, answers);
 }
 
-/// The same for what is asked when a store is opened: lists in lists, and lists of a length that nobody has memory for.
+/// The same for what is asked when a store is opened: lists in lists, and lists of a length that
+/// nobody has memory for.
 #[test]
 fn wrong_answers_at_the_start_are_errors() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

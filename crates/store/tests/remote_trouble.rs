@@ -1,4 +1,5 @@
-//! Remote stores in trouble: servers that die, stand still, fill up or lose what they had, networks that are cut, runs that leave keys.
+//! Remote stores in trouble: servers that die, stand still, fill up or lose what they had, networks
+//! that are cut, runs that leave keys.
 
 #[path = "behaviour/common.rs"]
 #[allow(dead_code)] // shared with the behaviour suite
@@ -67,7 +68,8 @@ fn a_server_restarted_without_its_data_is_a_loss_never_zeros() {
     assert_all(&*store, &some(&*store, 20..30));
 }
 
-/// A server that stands still takes up what it was sent when it goes on: requests that were given up meanwhile must do no harm.
+/// A server that stands still takes up what it was sent when it goes on: requests that were given
+/// up meanwhile must do no harm.
 #[test]
 fn requests_that_were_given_up_do_no_harm_later() {
     let Some(server) = Valkey::start(&[]) else {
@@ -242,7 +244,8 @@ fn a_cluster_keeps_pages_through_a_failover() {
     let waits = open(&cluster.uri("")); // may be refused while no one serves a third of the slots
     drop(waits);
     assert_all(&*store, &held);
-    // The promoted replica has no replica of its own: with `replicas=1` nothing could be put there. The old master comes back as one.
+    // The promoted replica has no replica of its own: with `replicas=1` nothing could be put there.
+    // The old master comes back as one.
     cluster.nodes[0].restart();
     held.extend(some(&*store, 2000..2300));
     assert_all(&*store, &held);
@@ -302,7 +305,8 @@ impl Proxy {
                     std::thread::spawn(move || {
                         let mut block = [0; 65536];
                         while let Ok(count @ 1..) = from.read(&mut block) {
-                            // As a network does: what was sent waits, and arrives late or, if the client has gone, at all the same.
+                            // As a network does: what was sent waits, and arrives late or, if the
+                            // client has gone, at all the same.
                             while is_cut.load(SeqCst) {
                                 std::thread::sleep(Duration::from_millis(5));
                             }

@@ -1,4 +1,5 @@
-//! Bringing write faults on protected pages to the code that serves them: by a handler thread, or by a signal in the faulting thread.
+//! Bringing write faults on protected pages to the code that serves them: by a handler thread, or
+//! by a signal in the faulting thread.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -21,23 +22,26 @@ use pagetide_pager::watch::Watcher;
 /// How a write to a protected page reaches Pagetide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Delivery {
-    /// A handler thread is told by the kernel. System calls that write to protected pages work. About 8 to 12 us a page.
+    /// A handler thread is told by the kernel. System calls that write to protected pages work.
+    /// About 8 to 12 us a page.
     #[default]
     Thread,
-    /// SIGBUS in the writing thread. About 5 us a page, but a system call that writes to a protected page (`read` into it, say) gets
-    /// `EFAULT`: for memory that only the program's own instructions write.
+    /// SIGBUS in the writing thread. About 5 us a page, but a system call that writes to a
+    /// protected page (`read` into it, say) gets `EFAULT`: for memory that only the program's own
+    /// instructions write.
     Signal,
 }
 
 /// How long the handler thread looks for the next fault before it sleeps.
 const SPIN_NS: u64 = 20_000;
 
-/// Serves the first write to a closed page: whatever it does, the page must be open when it returns.
+/// Serves the first write to a closed page: whatever it does, the page must be open when it
+/// returns.
 pub(crate) trait OnWrite: Send + Sync + 'static {
     /// The uffd whose messages tell of writes; none where faults come by signal.
     fn uffd(&self) -> Option<&Uffd>;
-    /// Opens `page`; false if the access is to be tried again as it is. In delivery by signal this runs in a signal handler: no allocation, no
-    /// locks of the program's.
+    /// Opens `page`; false if the access is to be tried again as it is. In delivery by signal this
+    /// runs in a signal handler: no allocation, no locks of the program's.
     fn on_write(&self, page: PageNumber) -> bool;
     /// Whether `page` is one that can be written without a fault, as far as is known.
     fn is_open(&self, page: PageNumber) -> bool;
@@ -52,7 +56,8 @@ struct Server<S> {
 
 impl<S: OnWrite> Serve for Server<S> {
     fn serve(&self, access: Access) -> bool {
-        // Protected pages can be read: a read that faults is a page that is lost, or a file that ends before it.
+        // Protected pages can be read: a read that faults is a page that is lost, or a file that
+        // ends before it.
         let page = PageNumber::containing(access.address);
         if !access.write || (self.on_write.is_open(page) && self.futile.is(page)) {
             return false;
@@ -63,17 +68,19 @@ impl<S: OnWrite> Serve for Server<S> {
     }
 }
 
-/// Faults of a thread at one page that is open already after which opening it is no help: the file behind it has become shorter. A few are those of threads
-/// that met there.
+/// Faults of a thread at one page that is open already after which opening it is no help: the file
+/// behind it has become shorter. A few are those of threads that met there.
 const FUTILE: u64 = 20_000;
 
-/// Faults at open pages, by thread: the page, and from bit 0 on 16 bits of how often in a row. Threads that share a word only begin each other's count anew.
-/// No thread-local variable: its memory may be made at its first use, and this is used in signal handlers.
+/// Faults at open pages, by thread: the page, and from bit 0 on 16 bits of how often in a row.
+/// Threads that share a word only begin each other's count anew. No thread-local variable: its
+/// memory may be made at its first use, and this is used in signal handlers.
 #[derive(Default)]
 struct Futile([AtomicU64; 32]);
 
 impl Futile {
-    /// To be called at a fault on an open page: whether the calling thread has had so many at `page`, and none at another.
+    /// To be called at a fault on an open page: whether the calling thread has had so many at
+    /// `page`, and none at another.
     fn is(&self, page: PageNumber) -> bool {
         let thread = rustix::thread::gettid().as_raw_nonzero().get() as usize;
         let word = &self.0[thread % self.0.len()];
@@ -95,7 +102,8 @@ pub(crate) struct FaultSource {
     thread: Option<(JoinHandle<()>, Arc<AtomicBool>, Arc<OwnedFd>)>,
 }
 
-/// Has the pagers of all regions among the spans tell `watcher` of first writes. It must live until [`unwatch`] has returned.
+/// Has the pagers of all regions among the spans tell `watcher` of first writes. It must live until
+/// [`unwatch`] has returned.
 pub(crate) fn watch<W: Watcher + 'static>(
     spans: &Spans,
     watcher: &Arc<W>,
@@ -141,8 +149,8 @@ impl FaultSource {
             futile: Futile::default(),
         });
         let set = |range: PageRange| {
-            // SAFETY: the boxed server lives in the same FaultSource, which drops the traps first (see Drop); `OnWrite` demands what
-            // a signal handler may do.
+            // SAFETY: the boxed server lives in the same FaultSource, which drops the traps first
+            // (see Drop); `OnWrite` demands what a signal handler may do.
             unsafe { Trap::set(signal, range, &raw const *server) }
         };
         let traps = spans
@@ -217,7 +225,8 @@ fn sleep(uffd: &Uffd, bell: &OwnedFd) {
     wait_for(&mut fds, None, Duration::from_millis(100));
 }
 
-/// A userfaultfd for write-protect faults that somebody serves, with all that helps and this kernel has.
+/// A userfaultfd for write-protect faults that somebody serves, with all that helps and this kernel
+/// has.
 pub(crate) fn open_for_writes(delivery: Delivery) -> Result<Uffd, TrackError> {
     let has = Uffd::kernel_features(uffd::open(None)?).map_err(system("UFFDIO_API"))?;
     if has & feature::PAGEFAULT_FLAG_WP == 0 {

@@ -1,10 +1,13 @@
-//! Pages that are write-protected, which of them were opened by a write since, and closing them again.
+//! Pages that are write-protected, which of them were opened by a write since, and closing them
+//! again.
 //!
-//! A page is *closed* when it is write-protected, *open* when it can be written without a fault. The invariant that everything rests on: **when no
-//! fault is being served, a page that is not marked open is closed.** A page marked open may be closed in fact; that costs a fault.
+//! A page is *closed* when it is write-protected, *open* when it can be written without a fault.
+//! The invariant that everything rests on: **when no fault is being served, a page that is not
+//! marked open is closed.** A page marked open may be closed in fact; that costs a fault.
 //!
-//! Opening (a fault is served) unprotects the page, then marks it. Closing takes the mark away, then protects. However the two
-//! interleave, the last unprotecting is followed by a mark of the same thread, so a mark that stays away was taken after it, and protecting followed.
+//! Opening (a fault is served) unprotects the page, then marks it. Closing takes the mark away,
+//! then protects. However the two interleave, the last unprotecting is followed by a mark of the
+//! same thread, so a mark that stays away was taken after it, and protecting followed.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +22,8 @@ use super::memory::Spans;
 use pagetide_pager::region::Served;
 use pagetide_pager::watch::Watch;
 
-/// Closed pages in a gap between open ones that are protected along with them rather than in a call of their own.
+/// Closed pages in a gap between open ones that are protected along with them rather than in a call
+/// of their own.
 const GAP_PAGES_MAX: usize = 16;
 
 fn process() -> u32 {
@@ -73,7 +77,8 @@ impl Protector {
     fn protect(&self, range: PageRange, closed: bool) -> Result<(), Errno> {
         match self {
             Protector::Uffd(uffd) => write_protect(uffd, range, closed),
-            // SAFETY: the range was given as writable memory that stays so, and a write to it while it is read-only is served by our trap.
+            // SAFETY: the range was given as writable memory that stays so, and a write to it while
+            // it is read-only is served by our trap.
             Protector::Mprotect => unsafe { set_writable(range, !closed) },
         }
     }
@@ -87,13 +92,15 @@ pub(crate) struct Guard {
     protector: Option<Protector>,
     /// One bit a page: open.
     open: Box<[AtomicU64]>,
-    /// Faults being served, by the generation they began in: even ones and odd ones. Whoever waits for those under way begins a new generation, and waits for
-    /// the old one alone; new faults never hold it up.
+    /// Faults being served, by the generation they began in: even ones and odd ones. Whoever waits
+    /// for those under way begins a new generation, and waits for the old one alone; new faults
+    /// never hold it up.
     serving: [AtomicU32; 2],
     generation: AtomicU32,
     /// Held while an old generation ends.
     settling: Mutex<()>,
-    /// While faults are to wait before they are served: the process that bars them. In a forked child nobody will open a parent's bar.
+    /// While faults are to wait before they are served: the process that bars them. In a forked
+    /// child nobody will open a parent's bar.
     barred: AtomicU32,
 }
 
@@ -155,7 +162,8 @@ impl Guard {
         }
     }
 
-    /// Runs `f`, which closes pages, while no region's pager acts on what it saw before. `ETIMEDOUT` when one does for a second.
+    /// Runs `f`, which closes pages, while no region's pager acts on what it saw before.
+    /// `ETIMEDOUT` when one does for a second.
     pub fn closing(&self, f: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let watches = || self.spans.regions().map(|region| &region.pager.watch);
         let result = match watches().all(|watch| watch.close_begins(PATIENCE)) {
@@ -179,7 +187,8 @@ impl Guard {
         }
     }
 
-    /// Waits until no fault is being served that was when this was called. Only meaningful when something keeps new ones away or harmless.
+    /// Waits until no fault is being served that was when this was called. Only meaningful when
+    /// something keeps new ones away or harmless.
     pub fn settle(&self) {
         let _alone = self
             .settling
@@ -198,8 +207,8 @@ impl Guard {
         }
     }
 
-    /// Runs `f` while no fault is being served; faults that come meanwhile wait. `f` must not write to the spans, so it allocates nothing either:
-    /// the allocator's memory may be among them.
+    /// Runs `f` while no fault is being served; faults that come meanwhile wait. `f` must not write
+    /// to the spans, so it allocates nothing either: the allocator's memory may be among them.
     pub fn barred<R>(&self, f: impl FnOnce() -> R) -> R {
         self.barred.store(process(), SeqCst);
         self.settle();
@@ -209,9 +218,11 @@ impl Guard {
         result
     }
 
-    /// Opens pages `from..to` of one span: unprotects, then marks. To be called while [`Guard::serving`], or where no other close runs.
+    /// Opens pages `from..to` of one span: unprotects, then marks. To be called while
+    /// [`Guard::serving`], or where no other close runs.
     pub fn open(&self, from: usize, to: usize) -> Result<(), Errno> {
-        // A region's clean pages must stay protected, and what is marked and protected only costs a fault: its pager opens pages by itself.
+        // A region's clean pages must stay protected, and what is marked and protected only costs a
+        // fault: its pager opens pages by itself.
         let result = match &self.protector {
             Some(protector) if self.served(from).is_none() => {
                 protector.protect(self.spans.range(from, to), false)
@@ -253,7 +264,8 @@ impl Guard {
     /// Takes all marks away, without protecting: the caller protects everything after.
     pub fn clear_marks(&self) -> Result<(), Errno> {
         self.open.iter().for_each(|word| word.store(0, SeqCst));
-        // Pages that were installed unprotected, as they were open, are there now and will be protected with the others.
+        // Pages that were installed unprotected, as they were open, are there now and will be
+        // protected with the others.
         self.closing(|| Ok(()))
     }
 
@@ -267,8 +279,8 @@ impl Guard {
         }
     }
 
-    /// Closes every open page, telling `was_open` the number of each word of marks and the marks in it first. After an error everything
-    /// counts as open.
+    /// Closes every open page, telling `was_open` the number of each word of marks and the marks in
+    /// it first. After an error everything counts as open.
     pub fn close_open(&self, was_open: impl FnMut(usize, u64)) -> Result<(), Errno> {
         self.try_close_open(was_open)
             .inspect_err(|_| self.mark_everything())

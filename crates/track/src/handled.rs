@@ -1,4 +1,5 @@
-//! Dirty tracking where the kernel does not resolve write faults itself: each first write to a page is served by a handler.
+//! Dirty tracking where the kernel does not resolve write faults itself: each first write to a page
+//! is served by a handler.
 use std::sync::Arc;
 
 use pagetide_kernel::own::Mapping;
@@ -27,8 +28,8 @@ impl OnWrite for Marker {
             return false;
         };
         let _serving = self.0.serving();
-        // `mprotect` may be refused for want of mappings (vm.max_map_count): opening everything needs one mapping only, and reports more as
-        // written than was, which is allowed.
+        // `mprotect` may be refused for want of mappings (vm.max_map_count): opening everything
+        // needs one mapping only, and reports more as written than was, which is allowed.
         let opened = self.0.open(index, index + 1).is_ok();
         if !opened {
             self.0.open_everything();
@@ -65,7 +66,8 @@ impl Watcher for Marker {
 /// See the module's text.
 pub(crate) struct HandledTracker {
     marker: Arc<Marker>,
-    /// One bit a page: taken and not yet reported. In memory of its own: it is written while faults are barred.
+    /// One bit a page: taken and not yet reported. In memory of its own: it is written while faults
+    /// are barred.
     taken: Mapping,
     // Dropped after everything is open.
     faults: Option<FaultSource>,
@@ -116,15 +118,17 @@ impl HandledTracker {
         Ok(tracker)
     }
 
-    /// Reports the pages written since, and closes them. What could not be reported, because of an error or because `found` panicked, is
-    /// reported by the next take.
+    /// Reports the pages written since, and closes them. What could not be reported, because of an
+    /// error or because `found` panicked, is reported by the next take.
     pub fn take(&mut self, mut found: impl FnMut(PageRange)) -> Result<(), TrackError> {
         let guard = &self.marker.0;
         let words = guard.spans.pages().div_ceil(64);
-        // SAFETY: the mapping holds so many words, zeros at first, and is this tracker's, which is borrowed mutably.
+        // SAFETY: the mapping holds so many words, zeros at first, and is this tracker's, which is
+        // borrowed mutably.
         let taken =
             unsafe { std::slice::from_raw_parts_mut(self.taken.as_ptr().cast::<u64>(), words) };
-        // Faults wait meanwhile: a page opened and written while its mark is not set yet would be reported one take late.
+        // Faults wait meanwhile: a page opened and written while its mark is not set yet would be
+        // reported one take late.
         guard
             .barred(|| guard.closing(|| guard.close_open(|number, marks| taken[number] |= marks)))
             .map_err(system("protecting memory"))?;

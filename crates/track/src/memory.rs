@@ -34,11 +34,12 @@ impl Memory {
     /// The mapping of `len` bytes at `address`, both multiples of the page size.
     ///
     /// # Errors
-    /// A misaligned or empty range, a part that is not mapped writable, or a name that is empty or too long.
+    /// A misaligned or empty range, a part that is not mapped writable, or a name that is empty or
+    /// too long.
     ///
     /// # Safety
-    /// The range stays mapped, readable and writable, for as long as a tracker or snapshotter is made over it. It is not handed to another
-    /// userfaultfd meanwhile.
+    /// The range stays mapped, readable and writable, for as long as a tracker or snapshotter is
+    /// made over it. It is not handed to another userfaultfd meanwhile.
     pub unsafe fn mapping(name: &str, address: *mut u8, len: usize) -> Result<Memory, TrackError> {
         let address = address as usize;
         check_name(name)?;
@@ -211,7 +212,8 @@ pub enum TrackError {
     Name(String),
     /// An address or length that is not a multiple of the page size.
     #[error(
-        "{1} bytes at {0:#x} are not whole pages; address and length must be multiples of {PAGE_SIZE}, the length not 0"
+        "{1} bytes at {0:#x} are not whole pages; address and length must be multiples of \
+         {PAGE_SIZE}, the length not 0"
     )]
     Alignment(usize, usize),
     /// A part is not mapped, or not writable.
@@ -222,7 +224,8 @@ pub enum TrackError {
     Overlap(String, String),
     /// No userfaultfd.
     #[error(
-        "{0}; allow it with `sysctl -w vm.unprivileged_userfaultfd=1` or read-write access to /dev/userfaultfd"
+        "{0}; allow it with `sysctl -w vm.unprivileged_userfaultfd=1` or read-write access to \
+         /dev/userfaultfd"
     )]
     Open(#[from] pagetide_kernel::uffd::OpenError),
     /// The kernel lacks something.
@@ -230,12 +233,15 @@ pub enum TrackError {
     Feature(&'static str),
     /// The mapping has a userfaultfd already.
     #[error(
-        "the {1} bytes at {0:#x} belong to another userfaultfd: a tracker, a snapshotter, a pager or a restore that is not complete yet"
+        "the {1} bytes at {0:#x} belong to another userfaultfd: a tracker, a snapshotter, a pager \
+         or a restore that is not complete yet"
     )]
     Taken(usize, usize),
     /// Huge pages of the `hugetlb` kind.
     #[error(
-        "the {1} bytes at {0:#x} are huge pages of hugetlbfs or MAP_HUGETLB, which cannot be snapshotted, as no part of one can be written by itself; use plain memory (transparent huge pages will do)"
+        "the {1} bytes at {0:#x} are huge pages of hugetlbfs or MAP_HUGETLB, which cannot be \
+         snapshotted, as no part of one can be written by itself; use plain memory (transparent \
+         huge pages will do)"
     )]
     HugePages(usize, usize),
     /// Regions and mappings for one tracker.

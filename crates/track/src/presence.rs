@@ -1,5 +1,5 @@
-//! What a snapshot finds before it protects memory: pages that were emptied since, which lost their protection, and absent
-//! pages where those cannot be protected.
+//! What a snapshot finds before it protects memory: pages that were emptied since, which lost their
+//! protection, and absent pages where those cannot be protected.
 use pagetide_kernel::memory::populate;
 use pagetide_kernel::pagemap::Pagemap;
 use pagetide_kernel::uffd::{self, Uffd, feature};
@@ -30,8 +30,9 @@ impl Presence {
         })
     }
 
-    /// Calls `found` with each part of `range`, which was protected as a whole, that may not be: it was emptied since. Before Linux 5.14, and
-    /// where this process may not read its page map, nothing tells, and that is all of it.
+    /// Calls `found` with each part of `range`, which was protected as a whole, that may not be: it
+    /// was emptied since. Before Linux 5.14, and where this process may not read its page map,
+    /// nothing tells, and that is all of it.
     pub fn unprotected(
         &self,
         range: PageRange,

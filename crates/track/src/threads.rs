@@ -12,8 +12,8 @@ use pagetide_pager::request::Completion;
 /// All but those that report the thread's own mistakes, and those that the C library waits for.
 const BLOCKED: u64 = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1) | C_LIBRARY_SIGNALS);
 
-/// Starts a thread that runs no signal handler of the program's and is never parked, not even while it starts: whoever parks threads waits
-/// for what this one does.
+/// Starts a thread that runs no signal handler of the program's and is never parked, not even while
+/// it starts: whoever parks threads waits for what this one does.
 pub(crate) fn start(
     name: &str,
     body: impl FnOnce() + Send + 'static,

@@ -11,19 +11,24 @@ use super::faults::register;
 use super::handled::HandledTracker;
 use super::memory::{Memory, Spans, TrackError, system};
 
-/// How writes are noticed, best first. Costs are those of a first write to a page after a [`DirtyTracker::take`].
+/// How writes are noticed, best first. Costs are those of a first write to a page after a
+/// [`DirtyTracker::take`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Method {
-    /// `WP_ASYNC` and `PAGEMAP_SCAN` (Linux 6.7): the kernel takes note by itself; under a microsecond. Any memory, private file mappings too.
+    /// `WP_ASYNC` and `PAGEMAP_SCAN` (Linux 6.7): the kernel takes note by itself; under a
+    /// microsecond. Any memory, private file mappings too.
     Async,
     /// Write-protect faults served by a thread, absent pages protected with `WP_UNPOPULATED` (6.4).
     WriteProtectUnpopulated,
-    /// The same with every page read beforehand, so that none is absent (5.7; shared memory 5.19). Takes time at the start, and page tables.
+    /// The same with every page read beforehand, so that none is absent (5.7; shared memory 5.19).
+    /// Takes time at the start, and page tables.
     PreRead,
-    /// `mprotect` and a SIGSEGV handler: anywhere. A system call that writes to a protected page gets `EFAULT`. When the process would
-    /// have more than `vm.max_map_count` mappings, all pages are reported as written.
+    /// `mprotect` and a SIGSEGV handler: anywhere. A system call that writes to a protected page
+    /// gets `EFAULT`. When the process would have more than `vm.max_map_count` mappings, all pages
+    /// are reported as written.
     Mprotect,
-    /// The pager of a [`Region`](pagetide_pager::region::Region), whose own write-protect faults they are. For regions, and for nothing else.
+    /// The pager of a [`Region`](pagetide_pager::region::Region), whose own write-protect faults
+    /// they are. For regions, and for nothing else.
     Pager,
 }
 
@@ -36,7 +41,8 @@ impl Method {
         Method::Mprotect,
     ];
 
-    /// The best that works for private anonymous memory of this process, found by making a tracker over a scratch page and writing to it.
+    /// The best that works for private anonymous memory of this process, found by making a tracker
+    /// over a scratch page and writing to it.
     pub fn best() -> Option<Method> {
         Method::ALL
             .into_iter()
@@ -81,10 +87,12 @@ enum Way {
 
 /// Tells which pages of some memory were written since it was last asked, untouched pages included.
 ///
-/// A write between two takes is reported by the second, by the first if that was under way, or by both; never by none.
+/// A write between two takes is reported by the second, by the first if that was under way, or by
+/// both; never by none.
 ///
-/// A page that the program empties (`MADV_DONTNEED`) counts as written with [`Method::Async`]. With the others memory must not be emptied
-/// while it is tracked: the kernel drops the protection along with the page, and later writes to it would be missed.
+/// A page that the program empties (`MADV_DONTNEED`) counts as written with [`Method::Async`]. With
+/// the others memory must not be emptied while it is tracked: the kernel drops the protection along
+/// with the page, and later writes to it would be missed.
 pub struct DirtyTracker {
     method: Method,
     way: Way,
@@ -136,7 +144,8 @@ impl DirtyTracker {
         self.method
     }
 
-    /// The address ranges written since the last take (or since the tracker was made), whole pages, in the order the memory was given in.
+    /// The address ranges written since the last take (or since the tracker was made), whole pages,
+    /// in the order the memory was given in.
     ///
     /// # Errors
     /// When the kernel fails; what was found until then is reported by the next take.
@@ -183,7 +192,8 @@ impl fmt::Debug for DirtyTracker {
 }
 
 fn start_async(spans: Spans) -> Result<Way, TrackError> {
-    // The kernel resolves the faults, so even a descriptor for user mode only serves system calls as well.
+    // The kernel resolves the faults, so even a descriptor for user mode only serves system calls
+    // as well.
     let open = uffd::open_for_user_mode;
     let has = Uffd::kernel_features(open()?).map_err(system("UFFDIO_API"))?;
     let needed = feature::WP_ASYNC | feature::WP_UNPOPULATED;

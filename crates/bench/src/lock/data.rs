@@ -23,7 +23,8 @@ impl Data {
         let free = space.f_bavail * space.f_frsize;
         if free < size + (64 << 20) {
             return Err(Error::other(format!(
-                "{}: {size} bytes are needed and {free} are free; name another directory with --dir, or a smaller --file-size",
+                "{}: {size} bytes are needed and {free} are free; name another directory with \
+                 --dir, or a smaller --file-size",
                 directory.display()
             )));
         }
@@ -69,7 +70,8 @@ impl Data {
             fadvise(&self.file, 0, None, Advice::DontNeed)?;
             match cachestat(self.file.as_fd(), 0, self.size) {
                 Ok(stat) if stat.cached > 0 => {
-                    // Pages on their way through the kernel's per-processor lists are missed for a moment.
+                    // Pages on their way through the kernel's per-processor lists are missed for a
+                    // moment.
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }
                 _ => return Ok(()),
@@ -95,7 +97,8 @@ impl Data {
             }
         }
         Err(Error::other(format!(
-            "{cached} of {pages} pages stay in the page cache: there is not enough memory; use a smaller --file-size"
+            "{cached} of {pages} pages stay in the page cache: there is not enough memory; use a \
+             smaller --file-size"
         )))
     }
 }

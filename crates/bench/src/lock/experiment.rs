@@ -203,7 +203,8 @@ fn measure(
                     strategy: *strategy,
                     accesses,
                     reason: format!(
-                        "needs more mappings than vm.max_map_count allows ({mappings_max}); as root: sysctl -w vm.max_map_count={}",
+                        "needs more mappings than vm.max_map_count allows ({mappings_max}); as \
+                         root: sysctl -w vm.max_map_count={}",
                         strategy.mappings(plan.file_size / 4096) + 10_000
                     ),
                 }),

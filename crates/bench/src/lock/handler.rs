@@ -1,4 +1,5 @@
-//! The peer that needs no kernel support: the mapping has no access, and a SIGSEGV handler opens and locks the pages touched.
+//! The peer that needs no kernel support: the mapping has no access, and a SIGSEGV handler opens
+//! and locks the pages touched.
 #![allow(unsafe_code)] // signal handlers and protection changes have no safe interface
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -16,7 +17,8 @@ pub fn install(start: *mut u8, bytes: usize, batch: usize) -> Result<(), String>
     START.store(start as usize, Relaxed);
     BYTES.store(bytes, Relaxed);
     BATCH_BYTES.store(batch * 4096, Relaxed);
-    // SAFETY: the handler is async-signal-safe: atomics and two system calls. The old action is replaced for good.
+    // SAFETY: the handler is async-signal-safe: atomics and two system calls. The old action is
+    // replaced for good.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_fault as *const () as usize;

@@ -1,5 +1,6 @@
-//! `lock`: the experiment of 2015 made again. A large file, of which a part is used in random order, and must stay in memory once it is:
-//! what the ways to get that cost in setup and in processing. `overhead`: whether locking costs a program anything.
+//! `lock`: the experiment of 2015 made again. A large file, of which a part is used in random
+//! order, and must stay in memory once it is: what the ways to get that cost in setup and in
+//! processing. `overhead`: whether locking costs a program anything.
 pub mod data;
 pub mod experiment;
 mod handler;
@@ -41,7 +42,8 @@ pub struct Plan {
     /// Only with all of the file in the page cache before each run
     #[arg(long)]
     pub warm: bool,
-    /// Separated by commas; all of them if not said: none, whole, each-access, handler-1, handler-8, handler-16, on-fault, on-fault-random, on-fault-exact, adaptive, prefetch
+    /// Separated by commas; all of them if not said: none, whole, each-access, handler-1,
+    /// handler-8, handler-16, on-fault, on-fault-random, on-fault-exact, adaptive, prefetch
     #[arg(long, value_delimiter = ',', default_value = "all", value_parser = Strategy::parse)]
     pub strategies: Vec<Option<Strategy>>,
     /// Each is measured so many times, in turns; the median counts
@@ -53,7 +55,8 @@ pub struct Plan {
     /// Draw total time over accesses to this file
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
-    /// Where the file is made, and deleted afterwards; the system's directory for temporary files if not said
+    /// Where the file is made, and deleted afterwards; the system's directory for temporary files
+    /// if not said
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! `overhead`: STREAM and a compile job, with and without locking. The text of 2015 found no measurable cost.
+//! `overhead`: STREAM and a compile job, with and without locking. The text of 2015 found no
+//! measurable cost.
 use std::io::{Error, Result, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -202,7 +203,8 @@ fn line(
 fn table(results: &Results) -> String {
     let machine = &results.machine;
     let mut out = format!(
-        "without and with all memory locked on fault, medians of {} runs taken in turns\n{}, {} cores, Linux {}, THP {}\n\n{:<14} {:>10} {:>10} {:>6} {:>22}\n",
+        "without and with all memory locked on fault, medians of {} runs taken in turns\n{}, {} \
+         cores, Linux {}, THP {}\n\n{:<14} {:>10} {:>10} {:>6} {:>22}\n",
         results.runs,
         machine.processor,
         machine.cores,
@@ -222,7 +224,9 @@ fn table(results: &Results) -> String {
     }
     let registry = &results.registry;
     out + &format!(
-        "\ncost: time (or memory) with locking over without\n\nregistry with {} ranges: lock {:.2} us (bare {:.2}, added {:.2}), unlock {:.2} us (bare {:.2}, added {:.2})\n{} threads at once, time over all calls: {:.2} us (bare {:.2})\n",
+        "\ncost: time (or memory) with locking over without\n\nregistry with {} ranges: lock \
+         {:.2} us (bare {:.2}, added {:.2}), unlock {:.2} us (bare {:.2}, added {:.2})\n{} \
+         threads at once, time over all calls: {:.2} us (bare {:.2})\n",
         registry.ranges,
         registry.lock_ns / 1e3,
         registry.bare_lock_ns / 1e3,
@@ -270,8 +274,10 @@ impl CompileJob {
         let mut text = String::from("#include <stdio.h>\n#include <string.h>\n");
         for index in 0..500 {
             text.push_str(&format!(
-                "int f{index}(const char *s, int n) {{ int a = {index}; for (int i = 0; i < n; i++) {{ a = a * 31 + s[i % {}]; \
-                 if (a % 7 == {}) a ^= (int)strlen(s); switch (a & 3) {{ case 0: a += i; break; case 1: a -= n; break; default: a ^= i * n; }} }} \
+                "int f{index}(const char *s, int n) \
+                 {{ int a = {index}; for (int i = 0; i < n; i++) {{ a = a * 31 + s[i % {}]; \
+                 if (a % 7 == {}) a ^= (int)strlen(s); switch (a & 3) \
+                 {{ case 0: a += i; break; case 1: a -= n; break; default: a ^= i * n; }} }} \
                  char b[64]; snprintf(b, sizeof b, \"%d %s\", a, s); return a + b[3]; }}\n",
                 index % 13 + 1,
                 index % 7

@@ -83,7 +83,8 @@ pub fn draw(results: &Results) -> String {
         HEIGHT - 10.0,
         "middle",
         format!(
-            "random accesses of a {:.1} GiB file; setup and processing together; drawn through: cold, dashed: warm",
+            "random accesses of a {:.1} GiB file; setup and processing together; drawn through: \
+             cold, dashed: warm",
             results.file_bytes as f64 / f64::from(1 << 30)
         ),
     ));

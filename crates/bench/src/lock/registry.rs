@@ -51,7 +51,8 @@ pub fn measure(ranges: usize, runs: u32) -> Result<Cost> {
     // Spread over all ranges, in an order without neighbours.
     let place = |call: usize| call.wrapping_mul(7919) % ranges;
     let mut times = [const { Vec::new() }; 6];
-    // Whoever comes second finds what the first has left of the kernel's caches of mappings, so they take turns at it; a first round is not counted.
+    // Whoever comes second finds what the first has left of the kernel's caches of mappings, so
+    // they take turns at it; a first round is not counted.
     for run in 0..=runs {
         let mut timed = |index: usize, work: &dyn Fn(usize) -> Result<()>| {
             let began = Instant::now();
@@ -127,7 +128,8 @@ fn together(pages: Pages, pair: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result
         let running: Vec<_> = (0..THREADS)
             .map(|thread| {
                 scope.spawn(move || {
-                    // No other thread has the same page: the ranges are more than all calls of a turn.
+                    // No other thread has the same page: the ranges are more than all calls of a
+                    // turn.
                     (0..each).try_for_each(|call| {
                         let range = (call * THREADS + thread) % pages.ranges;
                         pair(pages.start + (range * 4 + 2) * PAGE)

@@ -10,7 +10,8 @@ use super::worker::Order;
 pub fn tables(results: &Results) -> String {
     let machine = &results.machine;
     let mut out = format!(
-        "file of {:.2} GiB, {} of a byte, median of {} taken in turns; times in ms\n{}, {} cores, Linux {}, THP {}\n",
+        "file of {:.2} GiB, {} of a byte, median of {} taken in turns; times in ms\n{}, {} cores, \
+         Linux {}, THP {}\n",
         results.file_bytes as f64 / f64::from(1 << 30),
         match results.order {
             Order::Random => "random accesses",

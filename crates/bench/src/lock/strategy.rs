@@ -31,7 +31,8 @@ pub enum Strategy {
     OnFaultExact,
     /// Pagetide's `LockedFile`.
     Adaptive,
-    /// The same with read-around off, and `LockedFile::prefetch` of the accesses to come, so many at a time: only for who knows them.
+    /// The same with read-around off, and `LockedFile::prefetch` of the accesses to come, so many
+    /// at a time: only for who knows them.
     Prefetch,
 }
 
@@ -101,7 +102,8 @@ impl Strategy {
         }
     }
 
-    /// Mappings that the kernel may make of a file of so many pages: the handler splits it at every batch.
+    /// Mappings that the kernel may make of a file of so many pages: the handler splits it at every
+    /// batch.
     pub fn mappings(self, pages: u64) -> u64 {
         match self {
             Strategy::EachAccess => pages,

@@ -1,4 +1,5 @@
-//! A program of many threads, to see what locking does to its resident memory: stacks of 8 MiB, reservations, a heap in use.
+//! A program of many threads, to see what locking does to its resident memory: stacks of 8 MiB,
+//! reservations, a heap in use.
 #![allow(unsafe_code)] // maps a reservation
 use std::io::{Error, Result};
 use std::sync::Barrier;

@@ -1,4 +1,5 @@
-//! The device under a `file:` store by itself: the same pages, read one at a time and past the page cache.
+//! The device under a `file:` store by itself: the same pages, read one at a time and past the page
+//! cache.
 use std::fs::File;
 use std::io::{Error, Result, Write};
 use std::path::{Path, PathBuf};

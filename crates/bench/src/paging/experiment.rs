@@ -194,7 +194,8 @@ pub struct Results {
     pub accesses: u64,
     pub compressibility: f64,
     pub store: String,
-    /// What the peer's group may hold beyond the bound, for the worker's own memory and its page tables.
+    /// What the peer's group may hold beyond the bound, for the worker's own memory and its page
+    /// tables.
     pub peer_allowance_bytes: Option<u64>,
     pub cgroup_version: Option<u32>,
     /// Huge pages were off in every worker.
@@ -209,9 +210,11 @@ pub struct Results {
     pub ratio: Option<Ratio>,
     /// Where the peer is the bare device: what a fault takes beyond it.
     pub added: Option<Added>,
-    /// The least a fault by signal can take, in the mean over that peer: without contents, and with the store's read.
+    /// The least a fault by signal can take, in the mean over that peer: without contents, and with
+    /// the store's read.
     pub floor: Option<[f64; 2]>,
-    /// Of a graph: vertices, edges, and that every run gave the answer of the run in unbounded memory.
+    /// Of a graph: vertices, edges, and that every run gave the answer of the run in unbounded
+    /// memory.
     pub graph: Option<super::graph::Shape>,
 }
 
@@ -225,7 +228,8 @@ fn task(plan: &Plan, resident: u64, graph: Option<&Prepared>) -> Task {
         writes: plan.writes,
         threads: plan.threads,
         accesses,
-        // A scan must have been over everything once, or the pages it writes back are those that were filled.
+        // A scan must have been over everything once, or the pages it writes back are those that
+        // were filled.
         warmup: accesses.max(if plan.pattern == Pattern::Random {
             0
         } else {
@@ -278,7 +282,8 @@ fn pagetide(plan: &Plan, task: &Task) -> Result<Findings> {
     launch::findings_of(&mut command)
 }
 
-/// Does what the plan says and prints it. The machine is left changed: call [`undo::all`] afterwards, whatever came out.
+/// Does what the plan says and prints it. The machine is left changed: call [`undo::all`]
+/// afterwards, whatever came out.
 pub fn run(plan: &Plan) -> Result<()> {
     undo::arm()?;
     let results = compare(plan)?;
@@ -301,7 +306,8 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
     }
     if plan.floor && !plan.can_have_floor() {
         return Err(Error::other(
-            "--floor is of random or other reads by one thread, by signal; expected --writes 0, --threads 1, --delivery signal and another --pattern than graph",
+            "--floor is of random or other reads by one thread, by signal; expected --writes 0, \
+             --threads 1, --delivery signal and another --pattern than graph",
         ));
     }
     let resident = plan.resident.of(plan.size);
@@ -351,7 +357,8 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
         systems.extend([floor::BARE, floor::STORE].map(|name| System::new(name.to_owned())));
     }
     for turn in 0..plan.runs {
-        // The same seed within a turn: every system sees the same accesses and must end with the same bytes.
+        // The same seed within a turn: every system sees the same accesses and must end with the
+        // same bytes.
         let task = Task {
             seed: plan.seed + u64::from(turn),
             ..task.clone()
@@ -435,7 +442,8 @@ fn compare(plan: &Plan) -> Result<(Results, Vec<System>)> {
     Ok((results, systems))
 }
 
-/// Every system must have ended each turn with the same bytes, or with the answer of the run in unbounded memory.
+/// Every system must have ended each turn with the same bytes, or with the answer of the run in
+/// unbounded memory.
 fn check(systems: &[System], graph: Option<&Prepared>) -> Result<()> {
     // The device and the bare handler hold nothing that could be lost.
     let systems: Vec<&System> = systems
@@ -450,7 +458,8 @@ fn check(systems: &[System], graph: Option<&Prepared>) -> Result<()> {
             };
             if !same {
                 return Err(Error::other(format!(
-                    "{} ended turn {turn} with {:?} {:?}, which is not what the others have: data was lost",
+                    "{} ended turn {turn} with {:?} {:?}, which is not what the others have: data \
+                     was lost",
                     system.name, run.checksum, run.answer
                 )));
             }

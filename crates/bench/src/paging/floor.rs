@@ -1,6 +1,7 @@
-//! The least a fault by signal can take on this machine: the kernel's part of it and nothing else. A handler installs a page and drops the
-//! oldest ones many in a call, as a pager must; it chooses nothing, shares nothing, writes nothing back, and is told of one thread's reads only.
-//! What a pager takes beyond that is its own doing.
+//! The least a fault by signal can take on this machine: the kernel's part of it and nothing else.
+//! A handler installs a page and drops the oldest ones many in a call, as a pager must; it chooses
+//! nothing, shares nothing, writes nothing back, and is told of one thread's reads only. What a
+//! pager takes beyond that is its own doing.
 #![allow(unsafe_code)] // serves its own memory's faults in a signal handler
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -69,7 +70,8 @@ impl Handler {
             unsafe { self.dropper.drop_ranges(&state.drops) }.ok()?;
         }
         let source = state.page.0.as_ptr();
-        // SAFETY: the page is this handler's own, and what the memory is to hold. Protected, as a pager does to see writes.
+        // SAFETY: the page is this handler's own, and what the memory is to hold. Protected, as a
+        // pager does to see writes.
         let progress = unsafe { self.uffd.copy(PageRange::one(page), source, true) };
         state.order.push_back(index);
         self.faults.fetch_add(1, Relaxed);
@@ -87,7 +89,8 @@ impl Serve for Handler {
 }
 
 impl Floor {
-    /// Memory of `bytes` bytes, of which at most `resident` are. With a store (by its URI) it holds `content`; without one, nothing of meaning.
+    /// Memory of `bytes` bytes, of which at most `resident` are. With a store (by its URI) it holds
+    /// `content`; without one, nothing of meaning.
     pub fn new(
         bytes: usize,
         resident: u64,
@@ -120,7 +123,8 @@ impl Floor {
                 drops: Vec::with_capacity(BatchDropper::MAX),
             }),
         });
-        // SAFETY: it neither allocates (all is preallocated) nor takes a lock the thread may hold, and lives as long as the trap.
+        // SAFETY: it neither allocates (all is preallocated) nor takes a lock the thread may hold,
+        // and lives as long as the trap.
         let trap = unsafe { Trap::set(Signal::Bus, memory.range(), &raw const *handler) }
             .map_err(failed("set a trap"))?;
         Ok(Floor {

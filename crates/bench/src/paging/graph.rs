@@ -1,7 +1,9 @@
-//! BFS and PageRank on an R-MAT graph in compressed sparse rows, all of it in the memory under test: offsets, edges, ranks, levels and queue.
+//! BFS and PageRank on an R-MAT graph in compressed sparse rows, all of it in the memory under
+//! test: offsets, edges, ranks, levels and queue.
 //!
-//! The graph is as in Graph500 (Chakrabarti et al., SDM 2004; A = 0.57, B = C = 0.19), undirected, its vertices renumbered at random.
-//! Both algorithms give the same bits whatever the number of threads, so a run is checked by comparing digests.
+//! The graph is as in Graph500 (Chakrabarti et al., SDM 2004; A = 0.57, B = C = 0.19), undirected,
+//! its vertices renumbered at random. Both algorithms give the same bits whatever the number of
+//! threads, so a run is checked by comparing digests.
 use std::fs::File;
 use std::io::{Error, Read, Result, Write};
 use std::sync::Barrier;
@@ -168,7 +170,8 @@ impl<'m> Graph<'m> {
         Ok(())
     }
 
-    /// Reads what [`Graph::write_to`] wrote, through a buffer, as a system call may not reach the memory itself.
+    /// Reads what [`Graph::write_to`] wrote, through a buffer, as a system call may not reach the
+    /// memory itself.
     pub fn read_from(memory: &Memory, shape: Shape, from: &mut File) -> Result<()> {
         let mut buffer = vec![0; 1 << 20];
         let (mut word, end) = (0, shape.graph_words());
@@ -189,7 +192,8 @@ impl<'m> Graph<'m> {
         &self.edges[from as usize..to as usize]
     }
 
-    /// BFS and then PageRank on `threads` threads; every vertex's time goes to `times`, one histogram a thread.
+    /// BFS and then PageRank on `threads` threads; every vertex's time goes to `times`, one
+    /// histogram a thread.
     pub fn run(&self, threads: usize, times: &mut [Histogram<u64>]) {
         let root = (0..1000)
             .max_by_key(|v| self.neighbours(*v).len())
@@ -261,7 +265,8 @@ impl<'m> Graph<'m> {
         bound(thread)..bound(thread + 1).min(self.shape.vertices())
     }
 
-    /// Pull, by Jacobi steps: `ranks[0]` holds what each vertex gives to every neighbour, `ranks[1]` what it gets.
+    /// Pull, by Jacobi steps: `ranks[0]` holds what each vertex gives to every neighbour,
+    /// `ranks[1]` what it gets.
     fn page_rank(
         &self,
         thread: usize,
@@ -298,7 +303,8 @@ impl<'m> Graph<'m> {
         }
     }
 
-    /// Tells `visit` the page of every word that a BFS and an iteration of PageRank would touch, in order.
+    /// Tells `visit` the page of every word that a BFS and an iteration of PageRank would touch, in
+    /// order.
     pub fn trace(&self, visit: &mut dyn FnMut(u64)) {
         let start = self.offsets.as_ptr() as usize;
         let page_of = |address: usize| ((address - start) / 4096) as u64;

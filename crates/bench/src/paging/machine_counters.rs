@@ -40,7 +40,8 @@ impl SwapCounters {
     }
 }
 
-/// Bytes the swap device of `name` holds: of a zram device its memory, of a file what this process has there.
+/// Bytes the swap device of `name` holds: of a zram device its memory, of a file what this process
+/// has there.
 pub fn swap_bytes(name: &str) -> u64 {
     let stat = sysfs::read(format!("/sys/block/{name}/mm_stat")).ok();
     let used = stat.and_then(|text| text.split_whitespace().nth(2)?.parse().ok());

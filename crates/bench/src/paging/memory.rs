@@ -20,7 +20,8 @@ pub struct Memory {
     floor: Option<Floor>,
 }
 
-// SAFETY: the words are atomics, mapped for as long as the value lives; the region behind them may be used by any thread.
+// SAFETY: the words are atomics, mapped for as long as the value lives; the region behind them may
+// be used by any thread.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -102,7 +103,8 @@ impl Memory {
     /// Word `index` of `page`. Panics outside.
     pub fn word(&self, page: usize, index: usize) -> &AtomicU64 {
         assert!(page < self.pages && index < PAGE_WORDS);
-        // SAFETY: the assertion keeps the word inside the mapping, which `self` keeps alive; all access is atomic.
+        // SAFETY: the assertion keeps the word inside the mapping, which `self` keeps alive; all
+        // access is atomic.
         unsafe { &*self.start.add(page * PAGE_WORDS + index) }
     }
 
@@ -123,7 +125,8 @@ impl Memory {
     /// The 32-bit half-words of a part, two a word. Panics outside.
     pub fn halves(&self, from_word: usize, count: usize) -> &[std::sync::atomic::AtomicU32] {
         let words = self.words(from_word, count.div_ceil(2));
-        // SAFETY: `words` checked the bounds; an aligned u64 holds two aligned u32, and nobody uses this part as whole words.
+        // SAFETY: `words` checked the bounds; an aligned u64 holds two aligned u32, and nobody uses
+        // this part as whole words.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), count) }
     }
 

@@ -1,5 +1,6 @@
-//! `paging`: a pattern of accesses to more memory than may be resident, under Pagetide and under the kernel's swap, in turns. Both see the
-//! identical sequence; what is timed is every access as the program sees it, hits included.
+//! `paging`: a pattern of accesses to more memory than may be resident, under Pagetide and under
+//! the kernel's swap, in turns. Both see the identical sequence; what is timed is every access as
+//! the program sees it, hits included.
 pub mod device;
 pub mod experiment;
 pub mod floor;
@@ -50,13 +51,16 @@ pub struct Plan {
     /// Share of every page that compresses away: 0 to 1
     #[arg(long, default_value_t = 0.5, value_parser = parse_ratio)]
     pub compressibility: f64,
-    /// What to measure beside: the kernel's swap (needs root), the same memory without any bound, the bare device, or nothing
+    /// What to measure beside: the kernel's swap (needs root), the same memory without any bound,
+    /// the bare device, or nothing
     #[arg(long, value_enum, default_value = "zram")]
     pub peer: PeerChoice,
-    /// Measure also the least that a fault by signal can take here: a bare handler, with one and the same page, and with pages of the store
+    /// Measure also the least that a fault by signal can take here: a bare handler, with one and
+    /// the same page, and with pages of the store
     #[arg(long)]
     pub floor: bool,
-    /// Where the swap file is made and deleted afterwards; the system's directory for temporary files if not said
+    /// Where the swap file is made and deleted afterwards; the system's directory for temporary
+    /// files if not said
     #[arg(long, value_name = "DIR")]
     pub swap_dir: Option<PathBuf>,
     /// Each is measured so many times, in turns; the median counts
@@ -163,7 +167,8 @@ fn parse_ratio(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(ratio) if (0.0..=1.0).contains(&ratio) => Ok(ratio),
         _ => Err(format!(
-            "'{text}' is not a share of a page; expected 0 (random bytes) to 1 (nothing but one repeated word)"
+            "'{text}' is not a share of a page; expected 0 (random bytes) to 1 (nothing but one \
+             repeated word)"
         )),
     }
 }

@@ -1,4 +1,5 @@
-//! The order in which pages are accessed: the same for every system, decided by the pattern, the seed and the thread alone.
+//! The order in which pages are accessed: the same for every system, decided by the pattern, the
+//! seed and the thread alone.
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +17,8 @@ pub enum Pattern {
     Stride,
     /// Zipf-distributed popularity (0.99), the popular pages scattered
     Zipf,
-    /// In address order over a quarter more pages than may be resident, over and over: the worst case of FIFO and LRU
+    /// In address order over a quarter more pages than may be resident, over and over: the worst
+    /// case of FIFO and LRU
     Loop,
     /// BFS and PageRank on an R-MAT graph in CSR
     Graph,
@@ -42,7 +44,8 @@ impl Pattern {
     }
 }
 
-/// The popularity of pages by Zipf's law, drawn as Gray et al. do (SIGMOD 1994, "Quickly generating billion-record synthetic databases").
+/// The popularity of pages by Zipf's law, drawn as Gray et al. do (SIGMOD 1994, "Quickly generating
+/// billion-record synthetic databases").
 #[derive(Debug, Clone)]
 pub struct Zipf {
     items: u64,
@@ -59,7 +62,8 @@ impl Zipf {
         let zeta = |n: u64| -> f64 { (1..=n).map(|i| (i as f64).powf(-ZIPF_EXPONENT)).sum() };
         let all = zeta(items);
         let eta = (1.0 - (2.0 / items as f64).powf(1.0 - ZIPF_EXPONENT)) / (1.0 - zeta(2) / all);
-        // The golden section of the items, moved to the next number without a common factor: every rank has a place of its own.
+        // The golden section of the items, moved to the next number without a common factor: every
+        // rank has a place of its own.
         let mut scatter = (items as f64 * 0.618) as u64 | 1;
         while gcd(scatter, items) != 1 {
             scatter += 1;
@@ -116,7 +120,8 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    /// The sequence of `thread` (from 0). Panics for [`Pattern::Graph`], whose order the graph decides.
+    /// The sequence of `thread` (from 0). Panics for [`Pattern::Graph`], whose order the graph
+    /// decides.
     pub fn new(pattern: Pattern, space: Space, thread: u64, seed: u64) -> Sequence {
         assert_ne!(
             pattern,

@@ -31,7 +31,8 @@ impl KernelSwap {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
-                "the peer needs a swap device and a memory cgroup, and those need root: run this with sudo, or with --peer none",
+                "the peer needs a swap device and a memory cgroup, and those need root: run this \
+                 with sudo, or with --peer none",
             ));
         }
         let group = MemoryGroup::create()?;
@@ -87,7 +88,8 @@ impl KernelSwap {
         self.group.version()
     }
 
-    /// One run with swap read-ahead of two to the power of `page_cluster` pages; what is resident is the group's peak.
+    /// One run with swap read-ahead of two to the power of `page_cluster` pages; what is resident
+    /// is the group's peak.
     pub fn run(&self, task: &Task, page_cluster: u32) -> Result<Findings> {
         zram::set_page_cluster(page_cluster)?;
         // Version 2 before Linux 6.12 keeps the highest peak of all runs: still a true bound.
@@ -95,7 +97,8 @@ impl KernelSwap {
         let mut tries = 1;
         let mut findings = loop {
             match self.run_worker(task) {
-                // Under a small limit the kernel's reclaim may find every page in use, and end the worker though there is swap to be had.
+                // Under a small limit the kernel's reclaim may find every page in use, and end the
+                // worker though there is swap to be had.
                 Err(error) if tries < TRIES && !undo::has_begun() => {
                     eprintln!(
                         "the peer's worker failed, try {tries} of {TRIES}: {error} (see dmesg)"
@@ -144,7 +147,10 @@ fn swap_file(directory: &Path, bytes: u64) -> Result<PathBuf> {
     zram::swap_on(&path).map_err(|error| {
         Error::new(
             error.kind(),
-            format!("{error}; a swap file needs a file system that allows it (not tmpfs or overlay): name one with --swap-dir"),
+            format!(
+                "{error}; a swap file needs a file system that allows it (not tmpfs or \
+                overlay): name one with --swap-dir"
+            ),
         )
     })?;
     Ok(path)

@@ -25,8 +25,10 @@ pub fn table(results: &Results) -> String {
         None => format!("{} accesses", results.accesses),
     };
     let mut out = format!(
-        "{} {}: {} data, {} resident, {what}, {} % writes, {} threads, medians of {} runs, times in us\n\
-         {}, {} cores, Linux {}, THP {}{}, clock {}\n\n{:<22} {:>8} {:>8} {:>8} {:>8} {:>9} {:>10} {:>7}\n",
+        "{} {}: {} data, {} resident, {what}, {} % writes, {} threads, medians of {} runs, times \
+         in us\n\
+         {}, {} cores, Linux {}, THP {}{}, clock {}\n\n{:<22} {:>8} {:>8} {:>8} {:>8} {:>9} \
+         {:>10} {:>7}\n",
         first.pattern.name(),
         results.store,
         mib(results.size_bytes as f64),
@@ -102,7 +104,8 @@ pub fn table(results: &Results) -> String {
     if let (Some(ratio), Some(peer)) = (results.ratio, &results.peer) {
         writeln!(
             out,
-            "\nover `{peer}`: mean {:.2}, p99 {:.3}, time {:.2} (below 1 is better); pages/s {:.2} (above 1 is better)",
+            "\nover `{peer}`: mean {:.2}, p99 {:.3}, time {:.2} (below 1 is better); pages/s \
+             {:.2} (above 1 is better)",
             ratio.mean, ratio.p99, ratio.time, ratio.pages_per_s
         )
         .expect(fine);
@@ -110,7 +113,8 @@ pub fn table(results: &Results) -> String {
     if let Some([bare, store]) = results.floor {
         writeln!(
             out,
-            "the least a fault by signal takes here, over the same: mean {bare:.2} without contents, {store:.2} with the store's read"
+            "the least a fault by signal takes here, over the same: mean {bare:.2} without \
+             contents, {store:.2} with the store's read"
         )
         .expect(fine);
     }

@@ -1,4 +1,5 @@
-//! The process that is measured: fills its memory, warms up, times every access, and checks at the end that nothing was lost.
+//! The process that is measured: fills its memory, warms up, times every access, and checks at the
+//! end that nothing was lost.
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -148,7 +149,8 @@ pub struct Findings {
     pub store_bytes: u64,
     /// Pages written to the store, or to swap, in the timed part.
     pub store_writes: u64,
-    /// Of the pages needed, the share that prefetch had brought; and of those it brought, the share needed.
+    /// Of the pages needed, the share that prefetch had brought; and of those it brought, the share
+    /// needed.
     pub prefetch_coverage: Option<f64>,
     #[allow(missing_docs)]
     pub prefetch_accuracy: Option<f64>,
@@ -181,7 +183,8 @@ fn spread(histogram: &Histogram<u64>) -> Spread {
     }
 }
 
-/// The pager's statistics, if there is a pager: the region's, or under `pagetide run` the agent's by its control socket.
+/// The pager's statistics, if there is a pager: the region's, or under `pagetide run` the agent's
+/// by its control socket.
 fn statistics(memory: &Memory) -> Option<Statistics> {
     if let Some(region) = memory.as_region() {
         return Some(region.stats());

@@ -61,10 +61,12 @@ pub fn generate(kind: Kind, pages: u64, accesses: u64, seed: u64) -> Result<Trac
     })
 }
 
-/// A graph makes hundreds of accesses a page, so it has fewer pages than the other traces: one in so many.
+/// A graph makes hundreds of accesses a page, so it has fewer pages than the other traces: one in
+/// so many.
 const GRAPH_SHARE: u64 = 8;
 
-/// The pages that one BFS and one iteration of PageRank touch, consecutive touches of a page taken as one.
+/// The pages that one BFS and one iteration of PageRank touch, consecutive touches of a page taken
+/// as one.
 fn walk(pages: u64, seed: u64) -> Result<Vec<u64>> {
     let shape = Shape::filling(pages * 4096);
     let memory = Memory::plain(shape.bytes()).map_err(Error::other)?;

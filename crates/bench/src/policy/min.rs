@@ -1,4 +1,5 @@
-//! Belady's MIN: the page goes whose next use lies furthest ahead (1966). It needs the future; nothing misses less.
+//! Belady's MIN: the page goes whose next use lies furthest ahead (1966). It needs the future;
+//! nothing misses less.
 use std::collections::BTreeSet;
 
 use super::Cache;

@@ -1,7 +1,8 @@
 //! `policy`: which eviction policy misses least, on recorded fault traces and on generated ones.
 //!
-//! Every policy sees every access of the trace. FIFO, LRU, CLOCK, S3-FIFO and SIEVE are told of hits, which no pager is on today's
-//! kernels; `pager` is the pager's own code, which is told of misses alone; MIN knows the future and is the bound.
+//! Every policy sees every access of the trace. FIFO, LRU, CLOCK, S3-FIFO and SIEVE are told of
+//! hits, which no pager is on today's kernels; `pager` is the pager's own code, which is told of
+//! misses alone; MIN knows the future and is the bound.
 mod clock;
 mod fifo;
 pub mod generate;
@@ -201,7 +202,8 @@ mod tests {
         misses(trace, pages, *make)
     }
 
-    /// The reference string of Belady's anomaly (Belady, Nelson and Shedler, 1969), and its published counts.
+    /// The reference string of Belady's anomaly (Belady, Nelson and Shedler, 1969), and its
+    /// published counts.
     #[test]
     fn beladys_reference_string_gives_the_published_misses() {
         let string = trace(&[1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5]);

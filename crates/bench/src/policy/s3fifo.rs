@@ -1,4 +1,5 @@
-//! S3-FIFO as published (Yang et al., SOSP 2023), hits counted: a small queue of a tenth, a main queue, and ghosts as many as the main queue holds.
+//! S3-FIFO as published (Yang et al., SOSP 2023), hits counted: a small queue of a tenth, a main
+//! queue, and ghosts as many as the main queue holds.
 use std::collections::VecDeque;
 
 use super::Cache;

@@ -34,7 +34,8 @@ impl Trace {
     }
 }
 
-/// Reads a recorded trace, or text with a page number a line (decimal, or hexadecimal after 0x; # begins a comment).
+/// Reads a recorded trace, or text with a page number a line (decimal, or hexadecimal after 0x; #
+/// begins a comment).
 pub fn read(path: &Path) -> Result<Trace> {
     let named = |kind, what: String| Error::new(kind, format!("{}: {what}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| named(error.kind(), error.to_string()))?;

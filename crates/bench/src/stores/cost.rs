@@ -1,4 +1,5 @@
-//! What encryption and checksum add to a page, put and read in batches so that the round trip is shared.
+//! What encryption and checksum add to a page, put and read in batches so that the round trip is
+//! shared.
 use std::hint::black_box;
 use std::io::{Error, Result};
 use std::time::Instant;

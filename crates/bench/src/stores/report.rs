@@ -18,7 +18,8 @@ pub(super) const SAME_CPU_RAW: &str = "raw GET, server's processor, plain";
 pub(super) const SAME_CPU_OWN: &str = "raw GET, server's processor, store";
 pub(super) const SWAP_FILE: &str = "kernel swap, file";
 
-/// Mean access in us of the measurements published in 2019: pmbench in a virtual machine, 4 GB set, 1 GB local.
+/// Mean access in us of the measurements published in 2019: pmbench in a virtual machine, 4 GB set,
+/// 1 GB local.
 const PUBLISHED: [(&str, f64); 4] = [
     ("2019: user-space pager, RAMCloud", 24.87),
     ("2019: swap on persistent memory", 26.34),
@@ -32,7 +33,8 @@ pub(super) fn print(plan: &Plan, rows: &[Row], cost: Option<Cost>) -> Result<()>
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
-        "{} MiB set, {} MiB resident, {} random reads of each system, {} runs in turns; {machine:?}\n",
+        "{} MiB set, {} MiB resident, {} random reads of each system, {} runs in turns; \
+         {machine:?}\n",
         plan.size >> 20,
         plan.resident >> 20,
         plan.accesses,
@@ -97,7 +99,8 @@ pub(super) fn print(plan: &Plan, rows: &[Row], cost: Option<Cost>) -> Result<()>
         let (put, get) = cost.added_us();
         writeln!(
             out,
-            "encryption and checksum add {put:.2} us to a page put and {get:.2} us to one read ({cost:?})"
+            "encryption and checksum add {put:.2} us to a page put and {get:.2} us to one read \
+             ({cost:?})"
         )?;
     }
     Ok(())

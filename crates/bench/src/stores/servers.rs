@@ -94,8 +94,9 @@ pub(super) fn last_processor() -> Result<usize> {
 }
 
 impl Valkey {
-    /// Without persistence: it would write what it is measured with to a disk. Everything else at its default is its best for
-    /// requests of one client, but for the processor it keeps to, which is `cpu` if there is one.
+    /// Without persistence: it would write what it is measured with to a disk. Everything else at
+    /// its default is its best for requests of one client, but for the processor it keeps to, which
+    /// is `cpu` if there is one.
     pub(super) fn start(directory: &Path, cpu: Option<usize>) -> Result<Valkey> {
         let name = cpu.map_or("socket".to_owned(), |cpu| format!("socket-{cpu}"));
         let socket = directory.join(name);

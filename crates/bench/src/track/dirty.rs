@@ -1,4 +1,5 @@
-//! `dirty`: what dirty tracking costs: a take over much memory of which little was written, and writes to tracked pages.
+//! `dirty`: what dirty tracking costs: a take over much memory of which little was written, and
+//! writes to tracked pages.
 use std::io::{Error, Result, Write as _};
 use std::time::Instant;
 
@@ -69,7 +70,8 @@ pub fn dirty(plan: &Plan) -> Result<()> {
     let (mut takes, mut first, mut later) = (vec![], vec![], vec![]);
     for _ in 0..plan.runs {
         first.push(write_all());
-        // The faults have pushed the pages out of the caches; each untracked round, too, follows another.
+        // The faults have pushed the pages out of the caches; each untracked round, too, follows
+        // another.
         write_all();
         later.push(write_all());
         let start = Instant::now();
@@ -100,7 +102,9 @@ pub fn dirty(plan: &Plan) -> Result<()> {
         serde_json::to_string(&row)? + "\n"
     } else {
         format!(
-            "dirty tracking of {} bytes by {}, {} writes at random places before each of {} takes, medians\ntake {:.2} ms; write to a page: first since the take {:.2} us, later {:.3} us, untracked {:.3} us\n",
+            "dirty tracking of {} bytes by {}, {} writes at random places before each of {} \
+             takes, medians\ntake {:.2} ms; write to a page: first since the take {:.2} us, later \
+             {:.3} us, untracked {:.3} us\n",
             row.size_bytes,
             row.method,
             row.pages_written,

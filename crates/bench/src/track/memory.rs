@@ -38,7 +38,8 @@ impl Plain {
     pub fn new(len: usize, huge: HugePages) -> Result<Plain> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // Huge pages need aligned memory: the kernel aligns large mappings by itself since 6.7; before, a part at either end has small pages.
+        // Huge pages need aligned memory: the kernel aligns large mappings by itself since 6.7;
+        // before, a part at either end has small pages.
         // SAFETY: a new mapping at a place of the kernel's choice.
         let address = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }
             .map_err(|errno| {
@@ -195,9 +196,11 @@ unsafe extern "C" {
 }
 
 impl Child {
-    /// Forks; the child writes `memory` to `path`, and tells how much memory it had for itself at the end. Nothing is allocated before the fork.
+    /// Forks; the child writes `memory` to `path`, and tells how much memory it had for itself at
+    /// the end. Nothing is allocated before the fork.
     pub fn start(memory: &Plain, path: &Path) -> Result<Child> {
-        // All other threads hold still, so undoing cannot begin between here and where the child is known to it.
+        // All other threads hold still, so undoing cannot begin between here and where the child is
+        // known to it.
         if undo::has_begun() {
             return Err(std::io::ErrorKind::Interrupted.into());
         }
@@ -205,7 +208,8 @@ impl Child {
         let (reader, writer) = rustix::pipe::pipe()?;
         use std::os::fd::IntoRawFd as _;
         (ends[0], ends[1]) = (reader.into_raw_fd(), writer.into_raw_fd());
-        // SAFETY: fork(2) by the C library, whose allocator stays usable in the child; the child uses this thread's state only and ends by _exit.
+        // SAFETY: fork(2) by the C library, whose allocator stays usable in the child; the child
+        // uses this thread's state only and ends by _exit.
         let pid = unsafe { fork() };
         let failure = (pid < 0).then(Error::last_os_error);
         if pid == 0 {
@@ -221,7 +225,8 @@ impl Child {
             // SAFETY: ends the child without running anything else of the program.
             unsafe { _exit(if told && written > 0 { 0 } else { 1 }) };
         }
-        // SAFETY: both ends are fresh and ours; the writer's is closed here, so that the child's end is the last.
+        // SAFETY: both ends are fresh and ours; the writer's is closed here, so that the child's
+        // end is the last.
         let (reader, _writer) = unsafe {
             (
                 std::fs::File::from_raw_fd(ends[0]),
@@ -239,7 +244,8 @@ impl Child {
         })
     }
 
-    /// Waits until the file is complete: its bytes, and the bytes of memory that the child did not share any more.
+    /// Waits until the file is complete: its bytes, and the bytes of memory that the child did not
+    /// share any more.
     pub fn wait(mut self) -> Result<(u64, u64)> {
         let mut text = Vec::new();
         let read = self.report.read_to_end(&mut text);

@@ -1,5 +1,5 @@
-//! Measurements of tracking: write-protecting memory ([`wp`]), dirty tracking ([`dirty`]), snapshots beside `fork`
-//! ([`snapshot`]), and bringing them back ([`restore`]).
+//! Measurements of tracking: write-protecting memory ([`wp`]), dirty tracking ([`dirty`]),
+//! snapshots beside `fork` ([`snapshot`]), and bringing them back ([`restore`]).
 pub mod dirty;
 pub mod memory;
 pub mod plot;
@@ -52,8 +52,8 @@ fn named(path: &Path, error: impl fmt::Display) -> Error {
     Error::other(format!("{}: {error}", path.display()))
 }
 
-/// A file for the measurement in `directory`. It is removed by [`undo`], on signals too, and so is every other whose name begins the same,
-/// after the forked child that may be writing it was ended.
+/// A file for the measurement in `directory`. It is removed by [`undo`], on signals too, and so is
+/// every other whose name begins the same, after the forked child that may be writing it was ended.
 fn scratch_file(directory: &Path) -> Outcome<PathBuf> {
     check_directory("--directory", directory)?;
     let stem = format!("pagetide-bench-{}.", std::process::id());
@@ -70,7 +70,8 @@ fn scratch_file(directory: &Path) -> Outcome<PathBuf> {
     )
 }
 
-/// Removes the files whose names begin with `stem`, and those that are not complete yet: these have a dot before it.
+/// Removes the files whose names begin with `stem`, and those that are not complete yet: these have
+/// a dot before it.
 fn remove_files(directory: &Path, stem: &str) -> Outcome<()> {
     for entry in std::fs::read_dir(directory).map_err(|error| named(directory, error))? {
         let entry = entry.map_err(|error| named(directory, error))?;
@@ -92,7 +93,8 @@ fn remove_files(directory: &Path, stem: &str) -> Outcome<()> {
 fn check_directory(option: &str, directory: &Path) -> Outcome<()> {
     let wrong = |why: &dyn fmt::Display| {
         Usage::error(format!(
-            "{option}: no file can be made in '{}': {why}; name a directory that exists and can be written to",
+            "{option}: no file can be made in '{}': {why}; name a directory that exists and can \
+             be written to",
             directory.display()
         ))
     };

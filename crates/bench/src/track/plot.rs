@@ -37,7 +37,8 @@ pub fn draw(curves: &[(&str, Vec<u64>, Duration)]) -> String {
         BOTTOM - share.clamp(0.0, 1.0) * (BOTTOM - TOP)
     };
     let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<style>text{{font:13px system-ui,sans-serif;fill:#57606a}}path{{fill:none;stroke-width:1.4}}line{{stroke:#8c959f;stroke-opacity:.3}}</style>\n<text x=\"{LEFT}\" y=\"20\">latest write in each {} ms, by when it was due; the snapshot begins at 0</text>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         role=\"img\">\n<style>text{{font:13px system-ui,sans-serif;fill:#57606a}}path{{fill:none;stroke-width:1.4}}line{{stroke:#8c959f;stroke-opacity:.3}}</style>\n<text x=\"{LEFT}\" y=\"20\">latest write in each {} ms, by when it was due; the snapshot begins at 0</text>\n",
         SLOT.as_millis()
     );
     for decade in DECADES.0..=DECADES.1 {
@@ -49,7 +50,8 @@ pub fn draw(curves: &[(&str, Vec<u64>, Duration)]) -> String {
         };
         let _ = writeln!(
             svg,
-            "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            "<line x1=\"{LEFT}\" x2=\"{RIGHT}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/><text x=\"{:.1}\" \
+             y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
             LEFT - 6.0,
             at + 4.0
         );
@@ -81,7 +83,8 @@ pub fn draw(curves: &[(&str, Vec<u64>, Duration)]) -> String {
         let key = LEFT + 200.0 * number as f64;
         let _ = writeln!(
             svg,
-            "<path d=\"{path}\" stroke=\"{colour}\"/><text x=\"{key:.0}\" y=\"40\" style=\"fill:{colour}\">{name}</text>"
+            "<path d=\"{path}\" stroke=\"{colour}\"/><text x=\"{key:.0}\" y=\"40\" \
+             style=\"fill:{colour}\">{name}</text>"
         );
     }
     svg + "</svg>\n"

@@ -1,4 +1,5 @@
-//! `restore`: how soon a snapshot's memory can be used, how soon all of it is there, and what a recorded working set saves.
+//! `restore`: how soon a snapshot's memory can be used, how soon all of it is there, and what a
+//! recorded working set saves.
 use std::io::{Error, Result, Write as _};
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
@@ -23,7 +24,8 @@ pub struct Plan {
     /// Memory in the snapshot
     #[arg(long, default_value = "1G", value_parser = size)]
     pub size: usize,
-    /// Pages in the working set: at random places, touched in random order [default: 20000, or all if there are fewer]
+    /// Pages in the working set: at random places, touched in random order [default: 20000, or all
+    /// if there are fewer]
     #[arg(long, value_parser = at_least_one())]
     pub working_set: Option<usize>,
     /// Times each is measured, in turns; medians count
@@ -56,7 +58,8 @@ pub fn restore(plan: &Plan) -> Result<()> {
     let working_set = plan.working_set.unwrap_or(WORKING_SET_PAGES.min(pages));
     if working_set > pages {
         return Err(Usage::error(format!(
-            "--working-set: {working_set} pages cannot be had of {} bytes, which are {pages}; expected 1 to {pages}, or a larger --size",
+            "--working-set: {working_set} pages cannot be had of {} bytes, which are {pages}; \
+             expected 1 to {pages}, or a larger --size",
             plan.size
         )));
     }
@@ -73,9 +76,12 @@ pub fn restore(plan: &Plan) -> Result<()> {
         serde_json::to_string(&f)? + "\n"
     } else {
         format!(
-            "restoring {} bytes, half compressible, file in the page cache, medians of {} runs; {}, {} cores, Linux {}\n\
-             eager: {:.1} ms\nlazy: first access after {:.2} ms ({:.4} of eager), whole after {:.1} ms ({:.2} of eager)\n\
-             {} pages touched: {:.0} faults in {:.1} ms; with the recorded working set {:.0} faults ({:.4}) in {:.1} ms\n",
+            "restoring {} bytes, half compressible, file in the page cache, medians of {} runs; \
+             {}, {} cores, Linux {}\n\
+             eager: {:.1} ms\nlazy: first access after {:.2} ms ({:.4} of eager), whole after \
+             {:.1} ms ({:.2} of eager)\n\
+             {} pages touched: {:.0} faults in {:.1} ms; with the recorded working set {:.0} \
+             faults ({:.4}) in {:.1} ms\n",
             f.size_bytes,
             plan.runs,
             machine.processor,

@@ -1,4 +1,5 @@
-//! `snapshot`: live snapshots beside `fork` and a child that writes the same file: same data, same writers, in turns.
+//! `snapshot`: live snapshots beside `fork` and a child that writes the same file: same data, same
+//! writers, in turns.
 use std::collections::BTreeMap;
 use std::io::{Error, Result, Write as _};
 use std::path::{Path, PathBuf};
@@ -192,7 +193,8 @@ pub fn snapshot(plan: &Plan) -> Result<()> {
         for way in &ways {
             let (row, findings, origin) = measure(plan, *way, run, &memory, &path)?;
             eprintln!(
-                "{:<22} run {}: pause {:.3} ms, write p50 {} p99 {} max {} us, extra {:.1} MiB, {:.2} s",
+                "{:<22} run {}: pause {:.3} ms, write p50 {} p99 {} max {} us, extra {:.1} MiB, \
+                 {:.2} s",
                 row.system,
                 run + 1,
                 row.pause_ms,
@@ -377,7 +379,8 @@ const COLUMNS: [Column; 8] = [
 fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
     let machine = Machine::here();
     let mut text = format!(
-        "snapshots of {} bytes, populated, THP off, {} writes a second to random pages by {} thread(s), delivery by {}, medians of {} runs\n{}, {} cores, Linux {}\n\n{:<21}",
+        "snapshots of {} bytes, populated, THP off, {} writes a second to random pages by {} \
+         thread(s), delivery by {}, medians of {} runs\n{}, {} cores, Linux {}\n\n{:<21}",
         plan.size,
         plan.write_rate,
         plan.threads,

@@ -1,7 +1,8 @@
 //! `wp`: write-protecting untouched memory, four ways: the measurement of 2023, re-made.
 //!
-//! The memory is private, anonymous and untouched. One `UFFDIO_WRITEPROTECT` over all of it is timed, and with it what has to be done
-//! first so that absent pages are protected: nothing, a byte read of each page, `MADV_POPULATE_READ`, or nothing with `WP_UNPOPULATED`.
+//! The memory is private, anonymous and untouched. One `UFFDIO_WRITEPROTECT` over all of it is
+//! timed, and with it what has to be done first so that absent pages are protected: nothing, a byte
+//! read of each page, `MADV_POPULATE_READ`, or nothing with `WP_UNPOPULATED`.
 use std::io::{Error, Result, Write as _};
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,8 @@ impl Way {
         }
     }
 
-    /// Microseconds published in 2023 for 10 GiB, pre-fault part second: without huge pages, and with them always.
+    /// Microseconds published in 2023 for 10 GiB, pre-fault part second: without huge pages, and
+    /// with them always.
     fn published(self, thp: Thp) -> Option<(u64, u64)> {
         match (self, thp) {
             (Way::Default, Thp::Off | Thp::Always) => Some((4, 0)),
@@ -191,7 +193,8 @@ fn measure(way: Way, plan: &Plan) -> Result<(Duration, Duration)> {
 fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
     let machine = Machine::here();
     let mut text = format!(
-        "write-protecting {} bytes of untouched private memory, THP {}, medians of {} runs, us (of it before protecting)\n{}, {} cores, Linux {}\n\n{:<14} {:>23} {:>27}\n",
+        "write-protecting {} bytes of untouched private memory, THP {}, medians of {} runs, us \
+         (of it before protecting)\n{}, {} cores, Linux {}\n\n{:<14} {:>23} {:>27}\n",
         plan.size,
         format!("{:?}", plan.thp).to_lowercase(),
         plan.runs,

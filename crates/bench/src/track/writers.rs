@@ -1,4 +1,5 @@
-//! Threads that write at a fixed rate, and how late each write was: from the time it was due, so that a stall counts in full.
+//! Threads that write at a fixed rate, and how late each write was: from the time it was due, so
+//! that a stall counts in full.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,8 @@ impl Writing<'_> {
 pub struct Findings {
     /// Nanoseconds from when a write was due until it was done.
     pub late: Histogram<u64>,
-    /// Nanoseconds of the writes that took a fault, first ones to their page since the counting began.
+    /// Nanoseconds of the writes that took a fault, first ones to their page since the counting
+    /// began.
     pub first: Histogram<u64>,
     /// The latest in each [`SLOT`] since `start`, counted or not, in nanoseconds.
     pub worst: Vec<u64>,

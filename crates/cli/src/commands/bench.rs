@@ -7,7 +7,8 @@ use crate::exit::{Exit, Failure};
 
 const PROGRAM: &str = "pagetide-bench";
 
-/// Becomes `pagetide-bench` with `arguments`: the one beside this executable, else the one in PATH. Returns only if there is none.
+/// Becomes `pagetide-bench` with `arguments`: the one beside this executable, else the one in PATH.
+/// Returns only if there is none.
 pub fn bench(arguments: &[OsString]) -> Result<u8, Failure> {
     let beside = std::env::current_exe()
         .map(|own| own.with_file_name(PROGRAM))
@@ -18,7 +19,8 @@ pub fn bench(arguments: &[OsString]) -> Result<u8, Failure> {
     Err(Failure::new(
         Exit::NotFound,
         format!(
-            "{} cannot be started: {error}; `make build` makes it, `make install` puts it beside pagetide",
+            "{} cannot be started: {error}; `make build` makes it, `make install` puts it beside \
+             pagetide",
             program.display()
         ),
     ))

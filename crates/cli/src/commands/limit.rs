@@ -42,7 +42,8 @@ pub fn limit(pid: u32, size: Size, timeout: Duration) -> Result<u8, Failure> {
     Ok(Exit::Ok.code())
 }
 
-/// The bytes `size` means for a process: a share is of what is available to it, what it has resident included.
+/// The bytes `size` means for a process: a share is of what is available to it, what it has
+/// resident included.
 pub fn bytes_for(process: &Governed, size: Size) -> u64 {
     let available = memory::available_to(&process.pid.to_string());
     size.resolve(available.saturating_add(process.reading.statistics.resident_bytes))

@@ -32,7 +32,8 @@ pub fn locks(pid: u32, json: bool) -> Result<u8, Failure> {
 /// How to be allowed to look at the memory of process `pid`.
 fn may_see(situation: Situation, pid: u32) -> String {
     if situation.root {
-        "this root may not see its memory: that takes the capability CAP_SYS_PTRACE over it; in a container, start that with \
+        "this root may not see its memory: that takes the capability CAP_SYS_PTRACE over it; in a \
+         container, start that with \
          --cap-add SYS_PTRACE, or look from the host"
             .to_owned()
     } else {
@@ -61,7 +62,8 @@ struct MappingReport {
     resident_bytes: u64,
     /// Resident pages of a locked mapping: the kernel keeps them.
     locked_bytes: u64,
-    /// The process's proportional share of them, for pages that others map, too (the kernel's own `Locked`).
+    /// The process's proportional share of them, for pages that others map, too (the kernel's own
+    /// `Locked`).
     locked_share_bytes: u64,
     permissions: String,
     name: String,

@@ -17,7 +17,8 @@ use serde::Serialize;
 use crate::exit::{Exit, Failure};
 use crate::governed::{self, Governed, printable};
 
-/// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that says how to list them.
+/// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that
+/// says how to list them.
 pub fn find(pid: u32) -> Result<Governed, Failure> {
     let failure = |message: String| Failure::new(Exit::Failed, message);
     let all = governed::all();
@@ -29,7 +30,8 @@ pub fn find(pid: u32) -> Result<Governed, Failure> {
             "process {pid} is not one of Pagetide's that you may see; list them with `pagetide ps`"
         ))),
         Some([]) => Err(failure(format!(
-            "process {pid} is a `pagetide run` that governs no process yet or any more; list those there are with `pagetide ps`"
+            "process {pid} is a `pagetide run` that governs no process yet or any more; list \
+             those there are with `pagetide ps`"
         ))),
         Some([process]) => Ok(process.clone()),
         Some(several) => {

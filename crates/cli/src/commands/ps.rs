@@ -44,7 +44,8 @@ pub fn ps(json: bool) -> Result<u8, Failure> {
     if processes.is_empty() {
         // On stderr, so that a script that counts lines counts none.
         eprintln!(
-            "pagetide: no governed process that you may see; start one: pagetide run --resident 256M -- PROGRAM"
+            "pagetide: no governed process that you may see; start one: pagetide run --resident \
+             256M -- PROGRAM"
         );
     }
     Ok(Exit::Ok.code())

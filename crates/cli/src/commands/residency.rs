@@ -19,7 +19,8 @@ fn bytes_of(pages: u64, residency: &Residency) -> u64 {
     (pages * PAGE_BYTES).min(residency.size)
 }
 
-/// Shows each file, as text with a map or as JSON. What cannot be looked at is told of on stderr, and decides the code.
+/// Shows each file, as text with a map or as JSON. What cannot be looked at is told of on stderr,
+/// and decides the code.
 pub fn residency(named: &[PathBuf], json: bool) -> Result<u8, Failure> {
     let (files, mut failures) = files::expand_all(named);
     let mut all = Vec::new();
@@ -160,7 +161,8 @@ fn total(text: &mut String, all: &[(PathBuf, Residency)]) {
     );
 }
 
-/// The file from left to right: `.` nothing of the cell is in memory, then rising shades; `L` and `l` all and some of it is locked.
+/// The file from left to right: `.` nothing of the cell is in memory, then rising shades; `L` and
+/// `l` all and some of it is locked.
 fn map(residency: &Residency, pages: u64) -> String {
     let cells = CELLS.min(pages);
     let mut cached = vec![0u64; cells as usize];

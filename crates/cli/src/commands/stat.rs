@@ -11,7 +11,8 @@ use crate::size::{Bytes, Count, Nanoseconds};
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its ledger when it does not answer.
+/// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its
+/// ledger when it does not answer.
 pub fn stat(pid: u32, json: bool) -> Result<u8, Failure> {
     let process = super::find(pid)?;
     let pid = process.pid;

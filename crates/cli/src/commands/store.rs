@@ -182,7 +182,8 @@ fn bench(uri: &str, pages: usize, json: bool) -> Result<(), Failed> {
         return Ok(print_json(&row)?);
     }
     Ok(print(&format!(
-        "us a page, {pages} pages, half of each random\nput, batched     {:8.2}\nget, one by one  {:8.2}   p99 {:.2}\nget, batched     {:8.2}\ndelete           {:8.2}\n",
+        "us a page, {pages} pages, half of each random\nput, batched     {:8.2}\nget, one by one  \
+         {:8.2}   p99 {:.2}\nget, batched     {:8.2}\ndelete           {:8.2}\n",
         row.put_us, row.get_us, row.get_p99_us, row.get_many_us, row.delete_us
     ))?)
 }

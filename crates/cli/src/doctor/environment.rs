@@ -112,7 +112,8 @@ fn capabilities() -> Finding {
         PRIVILEGES,
         "capabilities",
         said.join(", "),
-        "CAP_SYS_PTRACE: userfaultfd by system call; CAP_IPC_LOCK: locks without limit; run needs neither",
+        "CAP_SYS_PTRACE: userfaultfd by system call; CAP_IPC_LOCK: locks without limit; run needs \
+         neither",
     )
 }
 

@@ -1,4 +1,5 @@
-//! What the kernel can do: userfaultfd and its features one by one, and the other calls the pager makes.
+//! What the kernel can do: userfaultfd and its features one by one, and the other calls the pager
+//! makes.
 use pagetide_kernel::mask;
 use pagetide_kernel::probe::{self, Openings, PagingTrial};
 use pagetide_kernel::uffd::{Stop, events, feature};
@@ -53,7 +54,8 @@ const FEATURES: [Feature; 13] = [
         name: "MOVE",
         since: "6.8",
         need: Need::Improves,
-        used_for: "takes written pages atomically; without it evicting them costs more, and pages that a device or another process writes to are at risk",
+        used_for: "takes written pages atomically; without it evicting them costs more, and pages \
+            that a device or another process writes to are at risk",
     },
     Feature {
         bit: feature::POISON,
@@ -67,7 +69,8 @@ const FEATURES: [Feature; 13] = [
         name: "WP_HUGETLBFS_SHMEM",
         since: "5.19",
         need: Need::Improves,
-        used_for: "from there on a page is protected also in read-only memory; before, pages that were only read are stored again",
+        used_for: "from there on a page is protected also in read-only memory; before, pages that \
+            were only read are stored again",
     },
     Feature {
         bit: feature::WP_UNPOPULATED,
@@ -206,7 +209,8 @@ fn counted_events() -> Finding {
         "events counted",
         Need::Improves,
         "since Linux 5.15",
-        "threads give memory up at the same time; before, one madvise at a time, and see docs/limits-and-contract.md on free and realloc",
+        "threads give memory up at the same time; before, one madvise at a time, and see \
+         docs/limits-and-contract.md on free and realloc",
     );
     if events::are_counted() {
         finding
@@ -267,7 +271,9 @@ fn trial(features: u64) -> Finding {
 }
 
 fn report_it() -> String {
-    "a kernel that claims a feature and refuses it is a fault to report, with this text, to its maker and to Pagetide".into()
+    "a kernel that claims a feature and refuses it is a fault to report, with this text, to its \
+     maker and to Pagetide"
+        .into()
 }
 
 fn calls(situation: Situation) -> Vec<Finding> {
@@ -324,7 +330,8 @@ fn calls(situation: Situation) -> Vec<Finding> {
             "MADV_POPULATE_WRITE",
             Need::Improves,
             probe::populate_write(),
-            "pages shared by fork can be evicted again, and incremental snapshots hold what changed alone",
+            "pages shared by fork can be evicted again, and incremental snapshots hold what \
+             changed alone",
             &newer("5.14"),
         ),
         call(
@@ -338,7 +345,8 @@ fn calls(situation: Situation) -> Vec<Finding> {
             "read-write protection",
             Need::Elsewhere,
             probe::read_write_protection(),
-            "which pages a program no longer uses (RWP, RWP_ASYNC and PAGE_IS_ACCESSED); nothing depends on it yet",
+            "which pages a program no longer uses (RWP, RWP_ASYNC and PAGE_IS_ACCESSED); nothing \
+             depends on it yet",
             &newer("7.3"),
         ),
         call(

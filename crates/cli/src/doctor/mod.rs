@@ -1,4 +1,5 @@
-//! `pagetide doctor`: what works here, what does not, what that means, and the exact line that mends it.
+//! `pagetide doctor`: what works here, what does not, what that means, and the exact line that
+//! mends it.
 mod environment;
 mod kernel;
 mod tracking;

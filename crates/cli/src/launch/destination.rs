@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
 
-/// Where an option's output goes; opened before the program starts, so that a wrong path is told then.
+/// Where an option's output goes; opened before the program starts, so that a wrong path is told
+/// then.
 pub struct Destination {
     option: &'static str,
     path: PathBuf,
@@ -15,7 +16,8 @@ pub struct Destination {
 }
 
 impl Destination {
-    /// Opens it. What is in the file stays there until [`Destination::empty`]: the command may yet be refused.
+    /// Opens it. What is in the file stays there until [`Destination::empty`]: the command may yet
+    /// be refused.
     pub fn open(option: &'static str, path: &Path) -> Result<Destination, Failure> {
         let mut destination = Destination {
             option,
@@ -51,13 +53,15 @@ impl Destination {
     fn failure(&self, error: &io::Error) -> Failure {
         let (option, path) = (self.option, self.path.display());
         let message = format!(
-            "{option} {path}: cannot be written ({error}); expected a file you may write, or - for stdout"
+            "{option} {path}: cannot be written ({error}); expected a file you may write, or - \
+             for stdout"
         );
         Failure::new(Exit::Usage, message)
     }
 }
 
-/// Refuses two options with one file, or both with stdout: what is written last would destroy the other, or be mixed with it.
+/// Refuses two options with one file, or both with stdout: what is written last would destroy the
+/// other, or be mixed with it.
 pub fn check_apart(options: &[(&str, Option<&Path>)]) -> Result<(), Failure> {
     let mut seen: Vec<(&str, Place)> = Vec::new();
     for &(option, path) in options {

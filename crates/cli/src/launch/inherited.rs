@@ -13,8 +13,8 @@ pub struct Inherited {
 }
 
 impl Inherited {
-    /// Reads the state, and opens `/dev/null` on closed standard descriptors (to be closed again on exec), so that no file of
-    /// the launcher's can land there.
+    /// Reads the state, and opens `/dev/null` on closed standard descriptors (to be closed again on
+    /// exec), so that no file of the launcher's can land there.
     pub fn read() -> Inherited {
         plug_standard_descriptors();
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -1,4 +1,5 @@
-//! `pagetide run --lock`: the program's memory never goes to swap. There is no pager; the agent locks all memory when it is loaded.
+//! `pagetide run --lock`: the program's memory never goes to swap. There is no pager; the agent
+//! locks all memory when it is loaded.
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -12,8 +13,9 @@ use crate::exit::Failure;
 
 /// Runs the program with its memory locked and returns the code to exit with.
 ///
-/// Whether the lock limit suffices is known only where the program's libraries are mapped: address space counts in full, touched or not. So it is the agent that
-/// says, before `main`, with the report of what was needed.
+/// Whether the lock limit suffices is known only where the program's libraries are mapped: address
+/// space counts in full, touched or not. So it is the agent that says, before `main`, with the
+/// report of what was needed.
 pub fn run(
     mode: LockMode,
     file: &Path,
@@ -32,7 +34,8 @@ pub fn run(
             agent::preload_list(&agent, std::env::var_os("LD_PRELOAD")),
         ),
         ("PAGETIDE_PRELOAD", agent.into()),
-        // The agent ends the program if it cannot be locked; a descendant (another parent than this process) is only told of.
+        // The agent ends the program if it cannot be locked; a descendant (another parent than this
+        // process) is only told of.
         (
             "PAGETIDE_LOCK",
             format!("{mode}:{}", std::process::id()).into(),

@@ -1,4 +1,5 @@
-//! `pagetide run`: check everything that can be checked, start the program under the agent, wait for it, and report.
+//! `pagetide run`: check everything that can be checked, start the program under the agent, wait
+//! for it, and report.
 mod destination;
 pub mod inherited;
 pub mod locked;
@@ -31,7 +32,8 @@ use outcome::Outcome;
 
 /// Runs the program and returns the code to exit with.
 pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
-    // A write beyond the limit on file sizes is to fail, and be told. The program gets its mask as it was.
+    // A write beyond the limit on file sizes is to fail, and be told. The program gets its mask as
+    // it was.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let path = std::env::var_os("PATH");
     let file = program::find::find(&options.command[0], path.as_deref())?;

@@ -1,4 +1,5 @@
-//! After the run: what the ledgers say, put into the statistics file, a line for a person, and the exit code.
+//! After the run: what the ledgers say, put into the statistics file, a line for a person, and the
+//! exit code.
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Write};
@@ -61,7 +62,8 @@ impl Outcome {
             .map_or("", |process| &process.reading.statistics.command)
     }
 
-    /// The launcher's exit code after `ended`: the program's own, unless it does not tell the truth about the run.
+    /// The launcher's exit code after `ended`: the program's own, unless it does not tell the truth
+    /// about the run.
     pub fn code(&self, ended: Ended) -> u8 {
         if self.governed.iter().any(|process| process.reading.lost) {
             Exit::DataLost.code()
@@ -78,14 +80,16 @@ impl Outcome {
         }
     }
 
-    /// No agent started, and the program was not ended before one could (the dynamic linker's own errors are 127).
+    /// No agent started, and the program was not ended before one could (the dynamic linker's own
+    /// errors are 127).
     fn agent_missing(&self, ended: Ended) -> bool {
         self.governed.is_empty()
             && self.refusals.is_empty()
             && !matches!(ended, Ended::Exited(127) | Ended::Killed(_))
     }
 
-    /// Of processes that executed a program in their own place that made itself known in no way: what to say.
+    /// Of processes that executed a program in their own place that made itself known in no way:
+    /// what to say.
     fn successors_missing(&self) -> Option<String> {
         let told = |pid: u32| {
             let mut all = [&self.refusals, &self.ungoverned, &self.uncounted].into_iter();
@@ -104,7 +108,8 @@ impl Outcome {
             several => format!(", and so did {} more", several - 1),
         };
         Some(format!(
-            "process {} ({}) executed a program in its own place that it could not read and that loaded no agent{more}; \
+            "process {} ({}) executed a program in its own place that it could not read and that \
+             loaded no agent{more}; \
              it ran with all the memory it asked for",
             first.pid,
             printable(&first.reading.statistics.command)
@@ -133,7 +138,8 @@ impl Outcome {
         for (pid, reason) in self.uncounted.iter().filter(|_| warnings) {
             let reason = printable(reason);
             lines.push(format!(
-                "process {pid} was governed, but is in no statistics, and whether it lost data is not known here: {reason}"
+                "process {pid} was governed, but is in no statistics, and whether it lost data is \
+                 not known here: {reason}"
             ));
         }
         for process in &self.governed {
@@ -162,7 +168,8 @@ impl Outcome {
         }
         if self.agent_missing(ended) {
             lines.push(format!(
-                "the program ran without the agent, so its memory was not paged (it exited with {}); it may have been executed \
+                "the program ran without the agent, so its memory was not paged (it exited with \
+                 {}); it may have been executed \
                  without LD_PRELOAD, see `pagetide doctor`",
                 ended.code()
             ));
@@ -360,7 +367,8 @@ mod tests {
         };
         assert_eq!(
             outcome.summary().unwrap(),
-            "peak resident 255 MiB of 256 MiB, managed 1 GiB; 123 k faults (p99 45 us), 100 k fetches, 5 k written back; \
+            "peak resident 255 MiB of 256 MiB, managed 1 GiB; 123 k faults (p99 45 us), 100 k \
+             fetches, 5 k written back; \
              store at most 300 MiB"
         );
         outcome.governed.push(process(10, false, ""));

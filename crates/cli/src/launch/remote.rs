@@ -1,4 +1,5 @@
-//! What a run with a remote store needs outside the program: clearing up before and after, and leases kept alive.
+//! What a run with a remote store needs outside the program: clearing up before and after, and
+//! leases kept alive.
 //!
 //! A program's own agent cannot do it: it may be killed, and an idle one does nothing at all.
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -7,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use pagetide_store::{Clear, Remote, is_remote};
 
-/// How often the keys of processes that have ended are looked for while the run goes on: a compile job has thousands of them.
+/// How often the keys of processes that have ended are looked for while the run goes on: a compile
+/// job has thousands of them.
 const CLEAR_EVERY: Duration = Duration::from_secs(5);
 
 /// Looks after the store of a run.
@@ -17,8 +19,8 @@ pub struct Caretaker {
 }
 
 impl Caretaker {
-    /// Clears up after dead runs of this machine and keeps the leases of the living from running out; `None` for stores that are
-    /// kept on this machine.
+    /// Clears up after dead runs of this machine and keeps the leases of the living from running
+    /// out; `None` for stores that are kept on this machine.
     pub fn begin(uri: &str) -> Option<Caretaker> {
         if !is_remote(uri) {
             return None;
@@ -52,7 +54,8 @@ impl Caretaker {
     }
 }
 
-/// Until it is told to stop: removes the keys of processes that have ended, and renews the leases of those that have not.
+/// Until it is told to stop: removes the keys of processes that have ended, and renews the leases
+/// of those that have not.
 fn look_after(uri: &str, renewal: Duration, stopped: &Receiver<()>) {
     let mut renewed = Instant::now();
     while stopped.recv_timeout(CLEAR_EVERY.min(renewal)) == Err(RecvTimeoutError::Timeout) {

@@ -1,7 +1,8 @@
-//! Starting the program: same terminal, process group, descriptors and signal state as the launcher was given. And the other
-//! system calls of the launcher that have no safe interface.
-// `pre_exec` and `sigaction` are unsafe interfaces; both are needed to hand on ignored signals, which a plain spawn resets. So is
-// the making of a signal from any number, which real-time signals need.
+//! Starting the program: same terminal, process group, descriptors and signal state as the launcher
+//! was given. And the other system calls of the launcher that have no safe interface.
+// `pre_exec` and `sigaction` are unsafe interfaces; both are needed to hand on ignored signals,
+// which a plain spawn resets. So is the making of a signal from any number, which real-time signals
+// need.
 #![allow(unsafe_code)]
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -14,7 +15,8 @@ use nix::unistd::Pid;
 use super::inherited::Inherited;
 use crate::exit::{Exit, Failure};
 
-/// Starts `file` under the name and arguments of `command`, with `environment` added. The caller has all signals blocked.
+/// Starts `file` under the name and arguments of `command`, with `environment` added. The caller
+/// has all signals blocked.
 pub fn spawn(
     file: &Path,
     command: &[OsString],
@@ -39,8 +41,9 @@ pub fn spawn(
         mask.thread_set_mask()?;
         Ok(())
     };
-    // SAFETY: between fork and exec `restore` makes two kinds of system call and neither allocates nor locks: the vector was
-    // made before, and an error converts from an errno without allocation.
+    // SAFETY: between fork and exec `restore` makes two kinds of system call and neither allocates
+    // nor locks: the vector was made before, and an error converts from an errno without
+    // allocation.
     unsafe { child.pre_exec(restore) };
     match child.spawn() {
         Ok(started) => Ok(Pid::from_raw(started.id() as i32)),
@@ -57,7 +60,8 @@ pub fn spawn(
     }
 }
 
-/// Makes children waitable although whoever started us had SIGCHLD ignored, and blocks every signal: they are read one by one.
+/// Makes children waitable although whoever started us had SIGCHLD ignored, and blocks every
+/// signal: they are read one by one.
 pub fn take_over_signals(inherited: &Inherited) -> nix::Result<SigSet> {
     if inherited.ignores(Signal::SIGCHLD) {
         // SAFETY: SIG_DFL runs no code of ours.
@@ -68,10 +72,12 @@ pub fn take_over_signals(inherited: &Inherited) -> nix::Result<SigSet> {
     Ok(all)
 }
 
-/// Sends signal `number`, which a signal descriptor reported, to `child`. One that is gone is not an error.
+/// Sends signal `number`, which a signal descriptor reported, to `child`. One that is gone is not
+/// an error.
 pub fn send(child: Pid, number: i32) {
     use rustix::process::{Signal, kill_process};
-    // SAFETY: the kernel delivered this number to us, so it is a signal's; it is only passed back to the kernel.
+    // SAFETY: the kernel delivered this number to us, so it is a signal's; it is only passed back
+    // to the kernel.
     let signal = unsafe { Signal::from_raw_unchecked(number) };
     if let Some(child) = rustix::process::Pid::from_raw(child.as_raw()) {
         let _ = kill_process(child, signal);

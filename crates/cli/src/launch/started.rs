@@ -1,4 +1,5 @@
-//! What is said after the run of programs that governed processes started and that no agent was loaded into.
+//! What is said after the run of programs that governed processes started and that no agent was
+//! loaded into.
 use std::collections::BTreeMap;
 
 use pagetide_pager::ungoverned::Obstacle;
@@ -46,7 +47,8 @@ pub fn told(governed: &[Governed]) -> Vec<String> {
             "another process ran without the agent; it ran with all the memory it asked for".into(),
         ),
         several => lines.push(format!(
-            "{several} other processes ran without the agent; each ran with all the memory it asked for"
+            "{several} other processes ran without the agent; each ran with all the memory it \
+             asked for"
         )),
     }
     lines
@@ -56,10 +58,12 @@ fn line(path: &str, obstacle: Obstacle, program: &Program) -> String {
     let (pid, path, why) = (program.pid, printable(path), obstacle.text());
     match program.starts {
         1 => format!(
-            "process {pid} ({path}) ran without the agent: {why}; it ran with all the memory it asked for"
+            "process {pid} ({path}) ran without the agent: {why}; it ran with all the memory it \
+             asked for"
         ),
         several => format!(
-            "process {pid} ({path}) ran without the agent, and so did {} more of that program: {why}; \
+            "process {pid} ({path}) ran without the agent, and so did {} more of that program: \
+             {why}; \
              each ran with all the memory it asked for",
             several - 1
         ),
@@ -96,7 +100,8 @@ mod tests {
         assert_eq!(
             told(&[process(&[(7, 1, "/bin/box\n")], 0)]),
             [
-                "process 7 (/bin/box?) ran without the agent: it is statically linked; it ran with all the memory it asked for"
+                "process 7 (/bin/box?) ran without the agent: it is statically linked; it ran \
+                 with all the memory it asked for"
             ]
         );
         assert_eq!(
@@ -105,9 +110,11 @@ mod tests {
                 process(&[(9, 4, "/b"), (8, 2, "/a")], 0)
             ]),
             [
-                "process 9 (/b) ran without the agent, and so did 3 more of that program: it is statically linked; \
+                "process 9 (/b) ran without the agent, and so did 3 more of that program: it is \
+                 statically linked; \
                  each ran with all the memory it asked for",
-                "process 7 (/a) ran without the agent, and so did 2 more of that program: it is statically linked; \
+                "process 7 (/a) ran without the agent, and so did 2 more of that program: it is \
+                 statically linked; \
                  each ran with all the memory it asked for"
             ]
         );

@@ -1,11 +1,12 @@
-//! The store before the program starts: opened once, so that what is wrong with it is told while somebody can mend it.
+//! The store before the program starts: opened once, so that what is wrong with it is told while
+//! somebody can mend it.
 use pagetide_pager::ledger::Ledger;
 use rustix::process::{Resource, getrlimit};
 
 use crate::exit::{Exit, Failure};
 
-/// Opens the store once, so that a wrong URI is told before the program starts. Returns the URI with a relative path made
-/// absolute: the program's processes may change their directory.
+/// Opens the store once, so that a wrong URI is told before the program starts. Returns the URI
+/// with a relative path made absolute: the program's processes may change their directory.
 pub fn open(uri: &str) -> Result<String, Failure> {
     let uri = match uri.strip_prefix("file:") {
         Some(path) if !path.is_empty() && !path.starts_with(['/', '?']) => {
@@ -32,7 +33,8 @@ pub fn open(uri: &str) -> Result<String, Failure> {
     }
 }
 
-/// The same store, but for its file: that is kept by the processes that put pages in it, not by the trial.
+/// The same store, but for its file: that is kept by the processes that put pages in it, not by the
+/// trial.
 fn unkept(uri: &str) -> String {
     let Some((place, options)) = uri.rsplit_once('?') else {
         return uri.to_owned();
@@ -47,7 +49,8 @@ fn unkept(uri: &str) -> String {
     format!("{place}?{}", options.join("&"))
 }
 
-/// Refuses a limit on file sizes that leaves no room for the counters of a process: with it a write ends who writes, by SIGXFSZ.
+/// Refuses a limit on file sizes that leaves no room for the counters of a process: with it a write
+/// ends who writes, by SIGXFSZ.
 pub fn check_file_limit() -> Result<(), Failure> {
     let least = Ledger::SIZE as u64;
     let limit = getrlimit(Resource::Fsize);
@@ -62,7 +65,8 @@ pub fn check_file_limit() -> Result<(), Failure> {
     Err(Failure::new(
         Exit::CannotPage,
         format!(
-            "the limit on file sizes (RLIMIT_FSIZE, `ulimit -f`) is {most} bytes; expected {least} or more, for the counters of each process; {line}"
+            "the limit on file sizes (RLIMIT_FSIZE, `ulimit -f`) is {most} bytes; expected \
+             {least} or more, for the counters of each process; {line}"
         ),
     ))
 }

@@ -1,4 +1,5 @@
-//! The file of `run --trace`: made before the program starts, cut to what was recorded after it has ended.
+//! The file of `run --trace`: made before the program starts, cut to what was recorded after it has
+//! ended.
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
     Failure::new(
         Exit::Usage,
         format!(
-            "--trace {}: cannot be written ({error}); expected a file you may write, on a file system",
+            "--trace {}: cannot be written ({error}); expected a file you may write, on a file \
+             system",
             path.display()
         ),
     )

@@ -1,4 +1,5 @@
-//! Standing in for the program while it runs: signals to the launcher go on to it, its stops and its end come back.
+//! Standing in for the program while it runs: signals to the launcher go on to it, its stops and
+//! its end come back.
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,8 @@ struct Watch {
     job_control: bool,
 }
 
-/// Waits for `child` to end, calling `tick` every `interval` if there is one. `signals` are blocked and read here.
+/// Waits for `child` to end, calling `tick` every `interval` if there is one. `signals` are blocked
+/// and read here.
 pub fn wait(
     child: Pid,
     signals: &SigSet,
@@ -100,8 +102,9 @@ impl Watch {
         }
     }
 
-    /// Stops with the child when the terminal's job control stopped it, and continues it when the shell continues us. A plain
-    /// SIGSTOP is between the child and whoever sent it, who will continue the child and not us.
+    /// Stops with the child when the terminal's job control stopped it, and continues it when the
+    /// shell continues us. A plain SIGSTOP is between the child and whoever sent it, who will
+    /// continue the child and not us.
     fn stop_too(&mut self, signal: Signal) {
         self.stopped = true;
         let by_job_control = matches!(signal, Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU);
@@ -131,8 +134,9 @@ impl Watch {
             Ok(Signal::SIGCONT) => return self.continue_child(),
             _ => {}
         }
-        // The terminal signals the whole foreground group, which the child is in; a process signals us alone. What the child
-        // sends to its own group is no news to it, and a broken pipe of ours no matter of its.
+        // The terminal signals the whole foreground group, which the child is in; a process signals
+        // us alone. What the child sends to its own group is no news to it, and a broken pipe of
+        // ours no matter of its.
         let by_process = info.ssi_code <= 0;
         let sender = info.ssi_pid;
         if by_process && sender != self.child.as_raw() as u32 && sender != std::process::id() {

@@ -6,7 +6,8 @@ use crate::governed::{is_alive, recorded};
 
 /// Time between two samples.
 pub const INTERVAL: Duration = Duration::from_millis(50);
-/// Samples kept; at this number neighbours are merged, so a long run is kept more coarsely, never cut.
+/// Samples kept; at this number neighbours are merged, so a long run is kept more coarsely, never
+/// cut.
 const SAMPLES_MAX: usize = 8192;
 
 /// The state of a run at one time, all its living processes together.

@@ -1,4 +1,5 @@
-//! Drawing the samples as SVG: two panels over one time axis, readable on light and dark backgrounds.
+//! Drawing the samples as SVG: two panels over one time axis, readable on light and dark
+//! backgrounds.
 use svg::Document;
 use svg::node::element::path::Data;
 use svg::node::element::{Group, Line, Path, Style, Text};
@@ -59,7 +60,8 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
         .iter()
         .map(|s| s.faults_per_second)
         .fold(0.0, f64::max);
-    // A budget far above what was used would press the curve to the floor: it is then named, not drawn.
+    // A budget far above what was used would press the curve to the floor: it is then named, not
+    // drawn.
     let budget_drawn = budget_max <= resident_max.saturating_mul(4);
     let bytes_top = if budget_drawn {
         budget_max.max(resident_max)
@@ -159,7 +161,8 @@ fn columns(samples: &[Sample]) -> Vec<Sample> {
         .collect()
 }
 
-/// A round distance between grid lines so that about `lines` fit under `most`: 1, 2 or 5 (for bytes 1, 2, 4, ...) times a unit.
+/// A round distance between grid lines so that about `lines` fit under `most`: 1, 2 or 5 (for bytes
+/// 1, 2, 4, ...) times a unit.
 fn step(most: f64, lines: u32, unit: f64) -> f64 {
     let raw = most / f64::from(lines);
     let mut step = 1.0;

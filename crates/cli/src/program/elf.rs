@@ -28,27 +28,42 @@ pub enum Kind {
     Broken(String),
 }
 
-/// Why the agent cannot be loaded into `program`, and what to do; `None` if it can, or the file cannot be read.
+/// Why the agent cannot be loaded into `program`, and what to do; `None` if it can, or the file
+/// cannot be read.
 pub fn refusal(program: &Path) -> Option<String> {
     let agent_needs = "the agent is loaded by the dynamic linker of the C library it was built for";
     match classify(program)? {
         Kind::Linker => None,
-        Kind::Dynamic(linker) if linker.as_os_str().as_bytes().windows(7).any(|w| w == b"ld-musl") => Some(format!(
-            "it uses the musl C library ({}), and {agent_needs}, glibc; run a build of it for glibc",
+        Kind::Dynamic(linker)
+            if linker
+                .as_os_str()
+                .as_bytes()
+                .windows(7)
+                .any(|w| w == b"ld-musl") =>
+        {
+            Some(format!(
+                "it uses the musl C library ({}), and {agent_needs}, glibc; run a build of it for \
+             glibc",
+                linker.display()
+            ))
+        }
+        Kind::Dynamic(linker) if !linker.exists() => Some(format!(
+            "its dynamic linker {} does not exist; install it",
             linker.display()
         )),
-        Kind::Dynamic(linker) if !linker.exists() => {
-            Some(format!("its dynamic linker {} does not exist; install it", linker.display()))
-        }
         Kind::Dynamic(_) => None,
         Kind::Static => Some(
-            "it is statically linked, and the agent is loaded by the dynamic linker; build it without -static \
-             (a Go program: with cgo, or `go build -ldflags=-linkmode=external`), or use the pagetide library in it"
+            "it is statically linked, and the agent is loaded by the dynamic linker; build it \
+             without -static \
+             (a Go program: with cgo, or `go build -ldflags=-linkmode=external`), or use the \
+             pagetide library in it"
                 .into(),
         ),
-        Kind::Foreign(what) => {
-            Some(format!("it is a {what} program, and {agent_needs}, {}; run a build of it for that", MACHINE.1))
-        }
+        Kind::Foreign(what) => Some(format!(
+            "it is a {what} program, and {agent_needs}, {}; run a build of it for \
+                that",
+            MACHINE.1
+        )),
         Kind::Broken(why) => Some(format!("it is not a program this system can run ({why})")),
     }
 }

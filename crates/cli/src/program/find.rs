@@ -10,7 +10,8 @@ use crate::exit::{Exit, Failure};
 /// What the C library searches when `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// The file that `command` names: itself if it has a slash, else the first executable of that name in `path`.
+/// The file that `command` names: itself if it has a slash, else the first executable of that name
+/// in `path`.
 pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let shown = Path::new(command).display();
     if command.is_empty() {
@@ -36,7 +37,8 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
         .as_bytes()
         .split(|b| *b == b':')
     {
-        // An empty entry is the working directory; "./" keeps the name from being searched for again.
+        // An empty entry is the working directory; "./" keeps the name from being searched for
+        // again.
         let directory = if directory.is_empty() {
             OsStr::new(".")
         } else {

@@ -1,4 +1,5 @@
-//! The program to run: found as `execvp` finds it, and known to take the agent before it is started.
+//! The program to run: found as `execvp` finds it, and known to take the agent before it is
+//! started.
 pub mod elf;
 pub mod find;
 pub mod privilege;
@@ -13,8 +14,8 @@ use crate::exit::{Exit, Failure};
 /// Interpreters that may follow each other, as the kernel allows.
 const INTERPRETERS_MAX: usize = 5;
 
-/// Checks that `program`, or the interpreter its `#!` line leads to, will load the agent. What cannot be read is not judged:
-/// the launcher notices afterwards if the agent did not load.
+/// Checks that `program`, or the interpreter its `#!` line leads to, will load the agent. What
+/// cannot be read is not judged: the launcher notices afterwards if the agent did not load.
 pub fn check(program: &Path) -> Result<(), Failure> {
     let mut image = program.to_path_buf();
     for _ in 0..=INTERPRETERS_MAX {

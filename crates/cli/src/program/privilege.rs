@@ -35,7 +35,8 @@ fn gain(meta: &Metadata, capabilities: bool, uid: Uid, gid: Gid) -> Option<Strin
         return None;
     };
     Some(format!(
-        "it is {what}, and the dynamic linker loads no agent into programs that gain privilege; {how}, or run a copy of the \
+        "it is {what}, and the dynamic linker loads no agent into programs that gain privilege; \
+         {how}, or run a copy of the \
          program without the privilege"
     ))
 }

@@ -1,6 +1,7 @@
 //! Hearing the terminal: its keys, and that it has gone away.
 //!
-//! Crossterm's own reader takes the end of a terminal for an input of nothing, and looks for more for ever.
+//! Crossterm's own reader takes the end of a terminal for an input of nothing, and looks for more
+//! for ever.
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
@@ -85,7 +86,8 @@ fn plain(code: KeyCode) -> KeyEvent {
     KeyEvent::new(code, KeyModifiers::NONE)
 }
 
-/// How many bytes the first key has, and which it is if it is one of ours; `None` if it is not complete.
+/// How many bytes the first key has, and which it is if it is one of ours; `None` if it is not
+/// complete.
 fn first_key(bytes: &[u8]) -> Option<(usize, Option<KeyEvent>)> {
     let code = match bytes {
         [] | [ESCAPE] | [ESCAPE, b'O'] => return None,

@@ -48,7 +48,8 @@ pub fn top() -> Result<u8, Failure> {
     let mut terminal = ratatui::try_init().map_err(cannot)?;
     let result = watch(&mut terminal, &ended);
     if ratatui::try_restore().is_err() {
-        // The terminal has gone. Dropping its state would write to it once more, and complain where nobody hears it.
+        // The terminal has gone. Dropping its state would write to it once more, and complain where
+        // nobody hears it.
         std::mem::forget(terminal);
         return Ok(Exit::Ok.code());
     }

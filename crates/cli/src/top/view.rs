@@ -1,4 +1,5 @@
-//! Drawing `top`: a line of totals, the processes, the selected one in detail, the keys. Fits 80 columns by 24 lines.
+//! Drawing `top`: a line of totals, the processes, the selected one in detail, the keys. Fits 80
+//! columns by 24 lines.
 use pagetide_pager::report::Statistics;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};

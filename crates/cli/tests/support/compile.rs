@@ -20,7 +20,8 @@ pub fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether `PAGETIDE_TESTS_PREBUILT` says that every program was compiled before: where the tests run there is no compiler, or a slow one.
+/// Whether `PAGETIDE_TESTS_PREBUILT` says that every program was compiled before: where the tests
+/// run there is no compiler, or a slow one.
 fn is_prebuilt() -> bool {
     std::env::var_os("PAGETIDE_TESTS_PREBUILT").is_some()
 }

@@ -1,4 +1,5 @@
-//! What the tests of the command share: running programs with a time limit, finding the command, counting what was skipped.
+//! What the tests of the command share: running programs with a time limit, finding the command,
+//! counting what was skipped.
 #![allow(dead_code)] // each test file uses its own part of this
 
 pub mod compile;

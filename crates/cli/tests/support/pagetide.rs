@@ -64,7 +64,8 @@ pub fn able() -> Result<PathBuf, String> {
         if std::env::var_os("PAGETIDE_TESTS_NATIVE").is_some() {
             return Err("PAGETIDE_TESTS_NATIVE asks for the native half only".to_owned());
         }
-        // A missing command or agent is a failure of the build, not of this system: those tests must not count as skipped.
+        // A missing command or agent is a failure of the build, not of this system: those tests
+        // must not count as skipped.
         let binary = binary().unwrap_or_else(|error| panic!("{error}"));
         let doctor = run(Command::new(&binary).arg("doctor"), Duration::from_secs(30));
         match doctor.code() {
@@ -79,7 +80,8 @@ pub fn able() -> Result<PathBuf, String> {
     .clone()
 }
 
-/// `pagetide run OPTIONS -- PROGRAM`, to which arguments can be added. `PAGETIDE_TESTS_STORE` is the store of all that name none.
+/// `pagetide run OPTIONS -- PROGRAM`, to which arguments can be added. `PAGETIDE_TESTS_STORE` is
+/// the store of all that name none.
 pub fn governed(options: &[&str], program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(binary().expect("able() was asked first"));
     command.arg("run").args(options);
@@ -115,7 +117,8 @@ pub fn could_not_fork(outcome: &Outcome) -> bool {
 pub const NO_FORK: &str =
     "fork fails with an error, as documented: no syscall user dispatch (Linux 5.11)";
 
-/// The number of a field in a JSON object, without a parser: enough for flat objects of our own making.
+/// The number of a field in a JSON object, without a parser: enough for flat objects of our own
+/// making.
 pub fn number(json: &str, field: &str) -> Option<f64> {
     let rest = json
         .split_once(&format!("\"{field}\""))?

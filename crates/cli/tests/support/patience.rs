@@ -2,7 +2,8 @@
 #![allow(dead_code)] // each test file uses its own part of this
 use std::time::Duration;
 
-/// `PAGETIDE_TESTS_TIME_SCALE`: how many times slower than usual this system is. Software emulation is 5 to 20 times slower.
+/// `PAGETIDE_TESTS_TIME_SCALE`: how many times slower than usual this system is. Software emulation
+/// is 5 to 20 times slower.
 fn scale() -> f64 {
     let given = std::env::var("PAGETIDE_TESTS_TIME_SCALE").ok();
     given.map_or(1.0, |text| {

@@ -182,8 +182,9 @@ impl Running {
         }
     }
 
-    /// Waits until it has ended and every descendant has closed its output; kills the group when `limit` (which a slow system
-    /// stretches) is over. A group that is slow and not stuck is given `PATIENCE` times as long.
+    /// Waits until it has ended and every descendant has closed its output; kills the group when
+    /// `limit` (which a slow system stretches) is over. A group that is slow and not stuck is given
+    /// `PATIENCE` times as long.
     pub fn finish(mut self, limit: Duration) -> Outcome {
         let limit = scaled(limit);
         let mut deadline = self.started + limit;

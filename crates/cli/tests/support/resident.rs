@@ -66,7 +66,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Samples every `interval`, and where the system is slow so much less often that the watched program has the processor.
+    /// Samples every `interval`, and where the system is slow so much less often that the watched
+    /// program has the processor.
     pub fn start(root: u32, interval: Duration) -> Watch {
         let interval = if is_slow() { 10 * interval } else { interval };
         let stop = Arc::new(AtomicBool::new(false));

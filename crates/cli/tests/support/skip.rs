@@ -17,7 +17,8 @@ pub fn target_directory() -> PathBuf {
         .to_owned()
 }
 
-/// Says loudly that `what` was skipped, and notes it in `skipped-tests.txt` in the target directory, which the test command counts.
+/// Says loudly that `what` was skipped, and notes it in `skipped-tests.txt` in the target
+/// directory, which the test command counts.
 pub fn skipped(what: &str, reason: &str) {
     // One line a test, whatever was said: the harness names its threads after the tests.
     let reason = reason.trim().replace('\n', "; ");

@@ -12,7 +12,8 @@ use super::patience::scaled;
 /// How far apart the two looks are: who has run in between is busy, not stuck.
 const APART: Duration = Duration::from_millis(500);
 
-/// The threads of process group `group`, as they are now and a moment later, and what the pager says of the processes.
+/// The threads of process group `group`, as they are now and a moment later, and what the pager
+/// says of the processes.
 pub fn describe_group(group: u32) -> String {
     let mut text = String::new();
     let members = members(group);
@@ -111,7 +112,8 @@ impl Progress {
         }
     }
 
-    /// Whether it was slow, not stuck. The pager's own threads look around all the time: that is no more than a quarter of a processor.
+    /// Whether it was slow, not stuck. The pager's own threads look around all the time: that is no
+    /// more than a quarter of a processor.
     pub fn is_moving(&self) -> bool {
         self.counters.iter().any(|counter| *counter > 0) || self.run_seconds > self.seconds / 4.0
     }

@@ -16,7 +16,8 @@ impl Signal {
         }
     }
 
-    /// The code the kernel raises it with for a fault that may be ours; `kill`, bad memory and unmapped addresses have others.
+    /// The code the kernel raises it with for a fault that may be ours; `kill`, bad memory and
+    /// unmapped addresses have others.
     fn code(self) -> i32 {
         const SEGV_ACCERR: i32 = 2;
         match self {
@@ -34,8 +35,8 @@ pub(super) fn install(signal: Signal) -> Result<(), Errno> {
     if known.get().is_some() {
         return Ok(());
     }
-    // SAFETY: sigaction is plain data, for which zeros are valid; the calls only read and write these structs. The handler is
-    // async-signal-safe and passes on what is not its own.
+    // SAFETY: sigaction is plain data, for which zeros are valid; the calls only read and write
+    // these structs. The handler is async-signal-safe and passes on what is not its own.
     unsafe {
         let mut before: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(signal.number(), std::ptr::null(), &mut before) != 0 {
@@ -67,7 +68,8 @@ extern "C" fn on_signal(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the C library's errno of this thread, restored below; the interrupted code may be about to read it.
+    // SAFETY: the C library's errno of this thread, restored below; the interrupted code may be
+    // about to read it.
     let errno_place = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let errno = unsafe { *errno_place };
@@ -105,8 +107,8 @@ fn pass_on(
     info: *mut libc::siginfo_t,
     context: *mut libc::c_void,
 ) {
-    // SAFETY: the handler that was there before is called as the kernel would have called it: with its own signal mask, on the stack of
-    // signals, with the same arguments.
+    // SAFETY: the handler that was there before is called as the kernel would have called it: with
+    // its own signal mask, on the stack of signals, with the same arguments.
     unsafe {
         match before.sa_sigaction {
             libc::SIG_IGN if (*info).si_code <= 0 => {}
@@ -114,7 +116,8 @@ fn pass_on(
                 let mut default: libc::sigaction = std::mem::zeroed();
                 default.sa_sigaction = libc::SIG_DFL;
                 libc::sigaction(signal, &default, std::ptr::null_mut());
-                // Blocked until this handler returns; then it ends the process, as the first one would have.
+                // Blocked until this handler returns; then it ends the process, as the first one
+                // would have.
                 libc::raise(signal);
             }
             handler => {

@@ -1,9 +1,12 @@
-//! Access faults that arrive as signals: SIGBUS of a userfaultfd with [`crate::uffd::feature::SIGBUS`], SIGSEGV of memory made read-only
-//! with `mprotect`. A *trap* is a range of addresses and what serves a fault in it; all other faults go on to the handler that was there
-//! before. There is one handler for each of the two signals in a process, whoever sets traps.
+//! Access faults that arrive as signals: SIGBUS of a userfaultfd with
+//! [`crate::uffd::feature::SIGBUS`], SIGSEGV of memory made read-only with `mprotect`. A *trap* is
+//! a range of addresses and what serves a fault in it; all other faults go on to the handler that
+//! was there before. There is one handler for each of the two signals in a process, whoever sets
+//! traps.
 //!
-//! The handler runs in the faulting thread with all signals blocked, so it is never entered twice there, and nothing runs between a fault being
-//! served and the access that follows. It looks traps up in a dense table of ranges: no lock, no allocation, a few nanoseconds a trap.
+//! The handler runs in the faulting thread with all signals blocked, so it is never entered twice
+//! there, and nothing runs between a fault being served and the access that follows. It looks traps
+//! up in a dense table of ranges: no lock, no allocation, a few nanoseconds a trap.
 mod handler;
 mod stale;
 
@@ -39,14 +42,17 @@ pub struct Access {
 
 /// What serves the faults of a trap.
 pub trait Serve: Sync {
-    /// Serves an access: true to have the instruction tried again, false if the fault is not its own.
+    /// Serves an access: true to have the instruction tried again, false if the fault is not its
+    /// own.
     ///
-    /// Runs in a signal handler of the faulting thread, whatever that thread was doing, on a stack that may be small: no allocation, no lock that
-    /// the thread may hold, no thread-local storage, no touching memory that faults this way.
+    /// Runs in a signal handler of the faulting thread, whatever that thread was doing, on a stack
+    /// that may be small: no allocation, no lock that the thread may hold, no thread-local storage,
+    /// no touching memory that faults this way.
     fn serve(&self, access: Access) -> bool;
 }
 
-/// A range that a fault is looked up by. `end` 0: no trap. The signal is in the low bit of `start`, which is a multiple of the page size.
+/// A range that a fault is looked up by. `end` 0: no trap. The signal is in the low bit of `start`,
+/// which is a multiple of the page size.
 struct Range {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -96,8 +102,9 @@ pub struct Trap {
 type Call = fn(usize, Access) -> bool;
 
 impl Trap {
-    /// Serves faults of `range` that come by `signal` with `server`. The handler is installed with the first trap and stays; one that the
-    /// program installs later must pass on what it does not know, as this one does.
+    /// Serves faults of `range` that come by `signal` with `server`. The handler is installed with
+    /// the first trap and stays; one that the program installs later must pass on what it does not
+    /// know, as this one does.
     ///
     /// # Errors
     /// `NOSPC` when there are [`TRAPS_MAX`] traps.
@@ -110,7 +117,8 @@ impl Trap {
         server: *const S,
     ) -> Result<Trap, Errno> {
         fn call<S: Serve>(data: usize, access: Access) -> bool {
-            // SAFETY: `data` is the server given to `set`, which lives while the trap is set; drop waits for handlers that use it.
+            // SAFETY: `data` is the server given to `set`, which lives while the trap is set; drop
+            // waits for handlers that use it.
             unsafe { &*(data as *const S) }.serve(access)
         }
         handler::install(signal)?;
@@ -135,8 +143,8 @@ impl Trap {
 }
 
 impl Drop for Trap {
-    /// Ends the trap, and waits until no handler uses its server. A fault that was under way is tried again, once: by then the memory must allow
-    /// the access.
+    /// Ends the trap, and waits until no handler uses its server. A fault that was under way is
+    /// tried again, once: by then the memory must allow the access.
     fn drop(&mut self) {
         let (entry, place) = (&ENTRIES[self.index], &RANGES[self.index]);
         let owner = *CHANGE.lock().unwrap_or_else(|held| held.into_inner());
@@ -158,12 +166,13 @@ fn serve(signal: Signal, access: Access) -> Option<bool> {
         if !place.covers(signal, access.address) {
             continue;
         }
-        // Counted first, then looked again: either the trap's end waits for this handler, or this handler sees the end.
+        // Counted first, then looked again: either the trap's end waits for this handler, or this
+        // handler sees the end.
         entry.users.fetch_add(1, SeqCst);
         let served = place.covers(signal, access.address).then(|| {
             let data = entry.data.load(SeqCst);
-            // SAFETY: written by `set` from a function of exactly this type before `end` made the trap known; not changed while `users`
-            // counts this handler.
+            // SAFETY: written by `set` from a function of exactly this type before `end` made the
+            // trap known; not changed while `users` counts this handler.
             let call = unsafe { std::mem::transmute::<usize, Call>(entry.call.load(SeqCst)) };
             call(data, access)
         });

@@ -1,8 +1,9 @@
 //! Faults that were under way when their trap was removed.
 //!
-//! Whoever removes a trap has made its memory accessible before. A thread whose fault the kernel raised just before that may find the trap gone: its access is to
-//! be tried again. A fault that is somebody else's, in memory where a trap once was, is to be passed on. They are told apart by trying again once: each
-//! thread, for each page, after each removal.
+//! Whoever removes a trap has made its memory accessible before. A thread whose fault the kernel
+//! raised just before that may find the trap gone: its access is to be tried again. A fault that is
+//! somebody else's, in memory where a trap once was, is to be passed on. They are told apart by
+//! trying again once: each thread, for each page, after each removal.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 use crate::page::PageRange;
@@ -39,7 +40,8 @@ pub(super) fn note(range: PageRange) {
     entry.number.store(number, SeqCst);
 }
 
-/// Whether this thread's fault at `address` may be one of a trap just removed, and has not been tried again yet. Runs in a signal handler.
+/// Whether this thread's fault at `address` may be one of a trap just removed, and has not been
+/// tried again yet. Runs in a signal handler.
 pub(super) fn try_again(address: usize) -> bool {
     let last = REMOVED
         .iter()

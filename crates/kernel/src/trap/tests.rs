@@ -56,7 +56,8 @@ fn errno_is_as_it_was_when_the_access_goes_on() {
     struct Spoil(PageRange);
     impl Serve for Spoil {
         fn serve(&self, _: Access) -> bool {
-            // SAFETY: a call that fails and sets errno; then the test's own mapping is made writable.
+            // SAFETY: a call that fails and sets errno; then the test's own mapping is made
+            // writable.
             unsafe {
                 libc::close(-1);
                 set_writable(self.0, true).is_ok()
@@ -105,11 +106,13 @@ fn the_trap_that_covers_the_address_is_found_among_many_and_their_number_is_boun
     assert_eq!(refused, Some(Err(Errno::NOSPC)));
 }
 
-/// A process that faults for good after its trap is gone ends by the signal, at once, and not in endless tries.
+/// A process that faults for good after its trap is gone ends by the signal, at once, and not in
+/// endless tries.
 #[test]
 fn a_fault_that_stays_ends_the_process_and_one_under_way_is_tried_again() {
     let _alone = alone();
-    // SAFETY: the child makes plain system calls and takes locks that no other test holds while this one forks, and ends itself.
+    // SAFETY: the child makes plain system calls and takes locks that no other test holds while
+    // this one forks, and ends itself.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: limits and alarms of the child's own: no core file, and an end in any case.
@@ -121,7 +124,8 @@ fn a_fault_that_stays_ends_the_process_and_one_under_way_is_tried_again() {
         }
         let memory = Mapping::new(4096).unwrap();
         close(&memory);
-        // As if its trap had gone while the fault was raised: tried again once; nobody has opened the memory, so the next is the end.
+        // As if its trap had gone while the fault was raised: tried again once; nobody has opened
+        // the memory, so the next is the end.
         stale::note(memory.range());
         handler::install(Signal::Segv).unwrap();
         // SAFETY: the child's own mapping; the write ends the child.
@@ -147,7 +151,8 @@ fn a_fault_that_stays_ends_the_process_and_one_under_way_is_tried_again() {
     assert!(!stale::try_again(address + 4096));
 }
 
-/// Traps come and go while threads fault in them: every access goes on, whichever trap or none it finds.
+/// Traps come and go while threads fault in them: every access goes on, whichever trap or none it
+/// finds.
 #[test]
 fn traps_come_and_go_under_threads_that_fault() {
     let _alone = alone();
@@ -165,7 +170,8 @@ fn traps_come_and_go_under_threads_that_fault() {
         for _ in 0..3 {
             scope.spawn(|| {
                 while !stop.load(SeqCst) {
-                    // SAFETY: the mapping outlives the scope; when it is closed a trap, or who removes it, opens it.
+                    // SAFETY: the mapping outlives the scope; when it is closed a trap, or who
+                    // removes it, opens it.
                     unsafe { (*(address as *const AtomicUsize)).fetch_add(1, SeqCst) };
                 }
             });

@@ -1,8 +1,9 @@
 //! What the kernel knows of events that are under way.
 use crate::mask::{self, Masked};
 
-/// Whether a call fails with [`Stop::EventPending`](super::Stop::EventPending) as long as *any* event is under way. Before Linux 5.15 the
-/// kernel notes only whether there is one: the first of several that is over ends that, and calls succeed while others are under way.
+/// Whether a call fails with [`Stop::EventPending`](super::Stop::EventPending) as long as *any*
+/// event is under way. Before Linux 5.15 the kernel notes only whether there is one: the first of
+/// several that is over ends that, and calls succeed while others are under way.
 pub fn are_counted() -> bool {
     let release = rustix::system::uname();
     let release = release.release().to_str().unwrap_or_default();

@@ -1,8 +1,10 @@
 //! `UFFDIO_MOVE`, with an account of every page that moved.
 //!
-//! From Linux 6.18 (which moves pages in batches) until "userfaultfd: reset err to be 0 when move_pages_ptes succeeded" (August 2026), the kernel can
-//! move pages and not count them: when it has to try a page again (another processor changed its entry, or held its lock), and then succeeds, it tries it
-//! once more, finds it at its new place, and stops there with EEXIST. Such a page is at neither place that the count names, so it is looked for here.
+//! From Linux 6.18 (which moves pages in batches) until "userfaultfd: reset err to be 0 when
+//! move_pages_ptes succeeded" (August 2026), the kernel can move pages and not count them: when it
+//! has to try a page again (another processor changed its entry, or held its lock), and then
+//! succeeds, it tries it once more, finds it at its new place, and stops there with EEXIST. Such a
+//! page is at neither place that the count names, so it is looked for here.
 use rustix::io::Errno;
 use rustix::ioctl::{self, Updater};
 
@@ -11,10 +13,12 @@ use crate::page::{PageNumber, PageRange};
 use crate::residency::mincore;
 
 impl Uffd {
-    /// Moves the pages at `source` to `range` atomically, without copying; `range` must be empty and wakes its waiters. Refuses
-    /// pages pinned by a device or shared by fork. A missing page at `source` ends the move, or is stepped over with `skip_holes`.
+    /// Moves the pages at `source` to `range` atomically, without copying; `range` must be empty
+    /// and wakes its waiters. Refuses pages pinned by a device or shared by fork. A missing page at
+    /// `source` ends the move, or is stepped over with `skip_holes`.
     ///
-    /// A page that is missing at `source` while its place in `range` is taken counts as moved: see the module's text.
+    /// A page that is missing at `source` while its place in `range` is taken counts as moved: see
+    /// the module's text.
     ///
     /// # Safety
     /// Whoever uses `source` must expect its pages to vanish; the caller answers for both ranges.
@@ -63,7 +67,8 @@ impl Uffd {
             0
         };
         let mut arg = transfer(range, source.address(), mode);
-        // SAFETY: opcode and struct belong together; what moving does to both ranges the caller answers for.
+        // SAFETY: opcode and struct belong together; what moving does to both ranges the caller
+        // answers for.
         let result = unsafe { ioctl::ioctl(&self.fd, Updater::<MOVE, _>::new(&mut arg)) };
         progress(result, arg.done)
     }
@@ -80,7 +85,8 @@ fn in_memory(page: PageNumber) -> Result<bool, Errno> {
     }
 }
 
-/// Whether the page at `from`, where a move stopped, is at `place` all the same. EEXIST says that something is there, swapped out or not.
+/// Whether the page at `from`, where a move stopped, is at `place` all the same. EEXIST says that
+/// something is there, swapped out or not.
 fn has_moved(place: PageNumber, from: PageNumber, stop: Stop) -> bool {
     in_memory(from) == Ok(false) && (stop == Stop::Present || in_memory(place) == Ok(true))
 }

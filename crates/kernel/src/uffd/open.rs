@@ -1,4 +1,5 @@
-//! The ways to a userfaultfd: the device file, the system call, and the system call for faults in user mode only.
+//! The ways to a userfaultfd: the device file, the system call, and the system call for faults in
+//! user mode only.
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -21,7 +22,8 @@ pub struct OpenError {
 /// `ioctl(/dev/userfaultfd, USERFAULTFD_IOC_NEW, flags)`, which returns the new descriptor.
 struct New(u32);
 
-// SAFETY: the request takes its flags by value, reads and writes no memory, and returns a fresh descriptor or an error.
+// SAFETY: the request takes its flags by value, reads and writes no memory, and returns a fresh
+// descriptor or an error.
 unsafe impl Ioctl for New {
     type Output = OwnedFd;
     const IS_MUTATING: bool = false;
@@ -48,13 +50,14 @@ pub fn open_device() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Opens a userfaultfd that also serves faults taken in kernel mode: by `device` if given, else by the device file, else by the
-/// system call. Not yet usable: [`super::Uffd::negotiate`] comes next.
+/// Opens a userfaultfd that also serves faults taken in kernel mode: by `device` if given, else by
+/// the device file, else by the system call. Not yet usable: [`super::Uffd::negotiate`] comes next.
 pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
     use rustix::fs::OFlags;
     let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits();
     let by_device = |fd: BorrowedFd<'_>| {
-        // SAFETY: `New` upholds its contract on any descriptor; on one that is not the device the kernel answers ENOTTY.
+        // SAFETY: `New` upholds its contract on any descriptor; on one that is not the device the
+        // kernel answers ENOTTY.
         unsafe { ioctl::ioctl(fd, New(flags)) }
     };
     let device = match device {
@@ -68,9 +71,10 @@ pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
     })
 }
 
-/// Opens a userfaultfd as [`open`] does, or else one that serves faults taken in user mode only, which needs no privilege (5.11): a system
-/// call on a missing or protected page then gets `EFAULT`. Enough for SIGBUS delivery, where faults in kernel mode fail anyway, and
-/// where the kernel resolves the faults itself ([`super::feature::WP_ASYNC`]).
+/// Opens a userfaultfd as [`open`] does, or else one that serves faults taken in user mode only,
+/// which needs no privilege (5.11): a system call on a missing or protected page then gets
+/// `EFAULT`. Enough for SIGBUS delivery, where faults in kernel mode fail anyway, and where the
+/// kernel resolves the faults itself ([`super::feature::WP_ASYNC`]).
 pub fn open_for_user_mode() -> Result<OwnedFd, OpenError> {
     const UFFD_USER_MODE_ONLY: u32 = 1;
     open(None).or_else(|error| {

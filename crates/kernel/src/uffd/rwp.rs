@@ -1,10 +1,11 @@
-//! Read-write protection (`UFFD_FEATURE_RWP`, Linux 7.3): a page that is there keeps its bytes and may not be touched, so that whoever does is
-//! told of, or leaves a trace.
+//! Read-write protection (`UFFD_FEATURE_RWP`, Linux 7.3): a page that is there keeps its bytes and
+//! may not be touched, so that whoever does is told of, or leaves a trace.
 //!
-//! Synchronous, a touch is a fault message that names the page as protected, and its thread waits until protection is ended. Asynchronous, the
-//! kernel ends protection itself, and [`crate::pagemap::Pagemap::not_accessed`] tells the pages that nobody touched. The two modes are
-//! switched at run time. A way to find pages that are not used: protect asynchronously, wait, switch to synchronous so that nothing slips by,
-//! take those that were not touched.
+//! Synchronous, a touch is a fault message that names the page as protected, and its thread waits
+//! until protection is ended. Asynchronous, the kernel ends protection itself, and
+//! [`crate::pagemap::Pagemap::not_accessed`] tells the pages that nobody touched. The two modes are
+//! switched at run time. A way to find pages that are not used: protect asynchronously, wait,
+//! switch to synchronous so that nothing slips by, take those that were not touched.
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, Updater, opcode};
 
@@ -41,12 +42,13 @@ pub enum OnTouch {
 }
 
 impl Uffd {
-    /// Registers private anonymous memory for read-write protection alone: nothing changes for the program before something is protected.
+    /// Registers private anonymous memory for read-write protection alone: nothing changes for the
+    /// program before something is protected.
     /// [`feature::RWP`] must have been negotiated.
     ///
     /// # Errors
-    /// `EINVAL` on kernels before 7.3, without the feature, and for memory registered for write-protection; `EBUSY` for memory of
-    /// another userfaultfd.
+    /// `EINVAL` on kernels before 7.3, without the feature, and for memory registered for
+    /// write-protection; `EBUSY` for memory of another userfaultfd.
     pub fn register_read_write_protect(&self, range: PageRange) -> Result<(), Errno> {
         self.register_modes(range, REGISTER_MODE_RWP)
     }
@@ -71,14 +73,17 @@ impl Uffd {
             mode,
             ioctls: 0,
         };
-        // SAFETY: opcode and struct belong together; what missing faults do to `range` the caller answers for.
+        // SAFETY: opcode and struct belong together; what missing faults do to `range` the caller
+        // answers for.
         unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
     }
 
-    /// Protects the present pages of `range`, or ends that and wakes the threads that wait for them.
+    /// Protects the present pages of `range`, or ends that and wakes the threads that wait for
+    /// them.
     ///
     /// # Errors
-    /// [`Stop::Absent`] where nothing is registered for it; [`Stop::EventPending`] to be tried again.
+    /// [`Stop::Absent`] where nothing is registered for it; [`Stop::EventPending`] to be tried
+    /// again.
     pub fn read_write_protect(&self, range: PageRange, protect: bool) -> Result<(), Stop> {
         self.protect_in_mode(range, if protect { PROTECT_MODE_RWP } else { 0 })
     }
@@ -101,8 +106,9 @@ impl Uffd {
             .map_err(Stop::from)
     }
 
-    /// What touches of protected pages do from now on; whoever negotiates [`feature::RWP_ASYNC`] begins with [`OnTouch::Note`], and both modes
-    /// can be chosen where [`feature::RWP`] was negotiated.
+    /// What touches of protected pages do from now on; whoever negotiates [`feature::RWP_ASYNC`]
+    /// begins with [`OnTouch::Note`], and both modes can be chosen where [`feature::RWP`] was
+    /// negotiated.
     ///
     /// # Errors
     /// `EINVAL` where it was not, and on kernels before 7.3.

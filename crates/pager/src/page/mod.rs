@@ -1,4 +1,5 @@
-//! A page: its word and the word's transitions, the table of all words, the eviction queues and the policy that chooses from them.
+//! A page: its word and the word's transitions, the table of all words, the eviction queues and the
+//! policy that chooses from them.
 pub mod policy;
 pub mod queue;
 pub mod table;

@@ -1,7 +1,8 @@
 //! The eviction queue: resident pages in the order they were installed, oldest first.
 //!
-//! An entry is a page number; a page has at most one (its word's QUEUED flag). Entries of pages that went away in the
-//! meantime are found out when they are taken. Bounded and preallocated; the fault thread puts, the evictor takes.
+//! An entry is a page number; a page has at most one (its word's QUEUED flag). Entries of pages
+//! that went away in the meantime are found out when they are taken. Bounded and preallocated; the
+//! fault thread puts, the evictor takes.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_kernel::own::Mapping;
@@ -19,7 +20,8 @@ pub struct EvictionQueue {
 }
 
 impl EvictionQueue {
-    /// A queue for at most `capacity` entries (rounded up to a power of two). Costs memory as it is used.
+    /// A queue for at most `capacity` entries (rounded up to a power of two). Costs memory as it is
+    /// used.
     pub fn new(capacity: u64) -> Result<EvictionQueue, Errno> {
         let capacity = capacity.next_power_of_two().max(512);
         Ok(EvictionQueue {
@@ -32,7 +34,8 @@ impl EvictionQueue {
 
     fn entry(&self, position: u64) -> &AtomicU64 {
         let index = (position & (self.capacity - 1)) as usize;
-        // SAFETY: the ring holds `capacity` zero-initialised words, lives as long as the queue, and is only accessed atomically.
+        // SAFETY: the ring holds `capacity` zero-initialised words, lives as long as the queue, and
+        // is only accessed atomically.
         unsafe { &*self.ring.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
@@ -52,7 +55,8 @@ impl EvictionQueue {
     pub fn put(&self, page: PageNumber) -> bool {
         let mut tail = self.tail.load(Ordering::Relaxed);
         loop {
-            // Negative when `tail` is older than `head`: then the exchange fails, and tells the newer one.
+            // Negative when `tail` is older than `head`: then the exchange fails, and tells the
+            // newer one.
             let waiting = tail.wrapping_sub(self.head.load(Ordering::Acquire)) as i64;
             if waiting >= self.capacity as i64 {
                 return false;
@@ -77,7 +81,8 @@ impl EvictionQueue {
         let first = self.entry(position - ENTRIES_PER_PAGE) as *const AtomicU64 as usize;
         let page = PageRange::one(PageNumber::containing(first));
         if self.capacity > 16 * ENTRIES_PER_PAGE && self.len() < self.capacity - ENTRIES_PER_PAGE {
-            // SAFETY: every entry of this page of the ring was taken (and zeroed), and the producers are not yet around to it again.
+            // SAFETY: every entry of this page of the ring was taken (and zeroed), and the
+            // producers are not yet around to it again.
             let _ = unsafe { pagetide_kernel::own::discard(page) };
         }
     }

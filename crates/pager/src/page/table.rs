@@ -1,7 +1,9 @@
-//! The page table: a page word for every page of the address space, in two levels, indexed by page number alone.
+//! The page table: a page word for every page of the address space, in two levels, indexed by page
+//! number alone.
 //!
-//! A leaf holds the words of 1 GiB of address space (2 MiB of words, of which only the touched pages cost memory). Leaves are made when
-//! memory is attached, never on the fault path, and live as long as the table.
+//! A leaf holds the words of 1 GiB of address space (2 MiB of words, of which only the touched
+//! pages cost memory). Leaves are made when memory is attached, never on the fault path, and live
+//! as long as the table.
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use pagetide_kernel::own::Mapping;
@@ -14,7 +16,8 @@ const LEAF_SHIFT: u32 = 18;
 const LEAF_PAGES: u64 = 1 << LEAF_SHIFT;
 /// User address space on x86-64 is 2^47 bytes.
 const ROOT_ENTRIES: usize = 1 << (47 - 12 - LEAF_SHIFT);
-/// Words in a page of words; a leaf knows which of these pages were ever used, so that walks skip the rest.
+/// Words in a page of words; a leaf knows which of these pages were ever used, so that walks skip
+/// the rest.
 const CHUNK_SHIFT: u32 = 9;
 const CHUNKS: usize = 1 << (LEAF_SHIFT - CHUNK_SHIFT);
 
@@ -26,7 +29,8 @@ struct Leaf {
 impl Leaf {
     fn word(&self, index: u64) -> &AtomicU64 {
         assert!(index < LEAF_PAGES);
-        // SAFETY: the mapping holds LEAF_PAGES words, zero-initialised and aligned, and lives as long as the leaf; all access is atomic.
+        // SAFETY: the mapping holds LEAF_PAGES words, zero-initialised and aligned, and lives as
+        // long as the leaf; all access is atomic.
         unsafe { &*self.words.as_ptr().cast::<AtomicU64>().add(index as usize) }
     }
 
@@ -55,7 +59,8 @@ impl PageTable {
     }
 
     fn root(&self) -> &[AtomicPtr<Leaf>] {
-        // SAFETY: the mapping holds ROOT_ENTRIES null-initialised pointers and lives as long as the table.
+        // SAFETY: the mapping holds ROOT_ENTRIES null-initialised pointers and lives as long as the
+        // table.
         unsafe { std::slice::from_raw_parts(self.root.as_ptr().cast(), ROOT_ENTRIES) }
     }
 

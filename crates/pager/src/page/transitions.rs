@@ -1,4 +1,5 @@
-//! The transitions of a page: every way in which a word changes its state, and the states each may start from.
+//! The transitions of a page: every way in which a word changes its state, and the states each may
+//! start from.
 //!
 //! ```text
 //!  transition          from                                to                     by
@@ -33,13 +34,16 @@
 //!  unshared            Clean                               Resident               a forked child, before it runs
 //! ```
 //!
-//! A *server* is whoever serves a fault: the fault thread, or a thread that faults, in its signal handler. Servers and the evictor compete for
-//! Resident, Clean and Protecting by compare-and-swap; a page in Loading is its claimer's alone, one in Evicting, Staged or Dropping leaves that
-//! state as said above and in no other way. Pins and the queue entry may change at any time, by anybody, and every transition keeps them.
+//! A *server* is whoever serves a fault: the fault thread, or a thread that faults, in its signal
+//! handler. Servers and the evictor compete for Resident, Clean and Protecting by compare-and-swap;
+//! a page in Loading is its claimer's alone, one in Evicting, Staged or Dropping leaves that state
+//! as said above and in no other way. Pins and the queue entry may change at any time, by anybody,
+//! and every transition keeps them.
 //!
-//! All are pure functions, applied with [`PageTable::change`](super::table::PageTable::change) and `update`; the model checker's tests
-//! (`tests/word_loom.rs`) apply the same ones. A transition from a state that it does not start from is a fault of the pager's own and panics: a page
-//! that goes on under a wrong idea of where its bytes are would read as something else.
+//! All are pure functions, applied with [`PageTable::change`](super::table::PageTable::change) and
+//! `update`; the model checker's tests (`tests/word_loom.rs`) apply the same ones. A transition
+//! from a state that it does not start from is a fault of the pager's own and panics: a page that
+//! goes on under a wrong idea of where its bytes are would read as something else.
 use super::word::{PIN_MASK, Place, QUEUED, REMOVED, REWRITTEN, State, Word};
 use State::{
     Clean, Dropping, Evicting, Loading, Poisoned, Protecting, Resident, Staged, Stored, Untouched,
@@ -57,8 +61,9 @@ macro_rules! starts_from {
 
 /// Serving faults.
 impl Word {
-    /// In the hands of one server or reader, who ends this by [`Word::filled`], `fetched_writable`, `fetched_clean`, `lost` or `unclaimed`. A page believed
-    /// present is claimed where a fault says that it is not.
+    /// In the hands of one server or reader, who ends this by [`Word::filled`], `fetched_writable`,
+    /// `fetched_clean`, `lost` or `unclaimed`. A page believed present is claimed where a fault
+    /// says that it is not.
     pub fn claimed(self) -> Word {
         starts_from!(self, Untouched | Stored | Resident | Clean | Protecting);
         self.with_state(Loading)
@@ -76,7 +81,8 @@ impl Word {
         self.without_place().without(REMOVED).with_state(Resident)
     }
 
-    /// Its bytes were installed, not protected: what the store has is not kept. `rewritten` says whether it is to be installed so next time too.
+    /// Its bytes were installed, not protected: what the store has is not kept. `rewritten` says
+    /// whether it is to be installed so next time too.
     pub fn fetched_writable(self, rewritten: bool) -> Word {
         starts_from!(self, Loading);
         let word = self.without_place().without(REWRITTEN).with_state(Resident);
@@ -108,7 +114,8 @@ impl Word {
         }
     }
 
-    /// Wanted by a server while it may be on its way out in place: that ends, and nothing else does.
+    /// Wanted by a server while it may be on its way out in place: that ends, and nothing else
+    /// does.
     pub fn recalled(self) -> Word {
         starts_from!(self, Resident | Clean | Protecting);
         match self.state() {
@@ -156,7 +163,8 @@ impl Word {
         self.emptied()
     }
 
-    /// It was not there: the program had emptied it, by a call that tells nobody. It has just left its queue.
+    /// It was not there: the program had emptied it, by a call that tells nobody. It has just left
+    /// its queue.
     pub fn vanished(self) -> Word {
         starts_from!(self, Resident | Clean);
         self.emptied().without(QUEUED)
@@ -165,7 +173,8 @@ impl Word {
 
 /// Evicting in place.
 impl Word {
-    /// Being protected and put into the store, unless it is pinned, clean, or somebody else is at work on it.
+    /// Being protected and put into the store, unless it is pinned, clean, or somebody else is at
+    /// work on it.
     pub fn protecting(self) -> Option<Word> {
         let evictable = self.state() == Resident && self.pins() == 0;
         evictable.then(|| self.with_state(Protecting))
@@ -186,7 +195,8 @@ impl Word {
         droppable.then(|| self.with_state(Dropping))
     }
 
-    /// The store has its bytes at `place`, and it is being dropped, unless a server took it or the program removed it.
+    /// The store has its bytes at `place`, and it is being dropped, unless a server took it or the
+    /// program removed it.
     pub fn dropping_stored(self, place: Place) -> Option<Word> {
         let ours = self.state() == Protecting && !self.has(REMOVED);
         ours.then(|| self.with_place(place).with_state(Dropping))
@@ -214,7 +224,8 @@ impl Word {
 
 /// Following the program.
 impl Word {
-    /// The program has emptied or unmapped it. An eviction in place under way finishes first, and sees the mark.
+    /// The program has emptied or unmapped it. An eviction in place under way finishes first, and
+    /// sees the mark.
     pub fn given_up(self) -> Word {
         starts_from!(
             self,
@@ -366,7 +377,8 @@ unshared: Clean>Resident
     }
 
     proptest! {
-        /// Whatever else a word holds: pins and queue entry stay, and a page that owns no slot names none.
+        /// Whatever else a word holds: pins and queue entry stay, and a page that owns no slot
+        /// names none.
         #[test]
         fn pins_and_queue_entry_survive_and_no_slot_is_named_twice(
             raw in any::<u64>(), state in 0usize..10, transition in 0usize..TRANSITIONS.len()

@@ -13,7 +13,8 @@
 //!      56..64  evicted    the policy's epoch when it was evicted last, 0 for none
 //! ```
 //!
-//! This file has the fields. What becomes of a page, and who may do it, is in [`super::transitions`]; nothing else changes a state.
+//! This file has the fields. What becomes of a page, and who may do it, is in
+//! [`super::transitions`]; nothing else changes a state.
 use pagetide_store::Slot;
 
 /// Where a page is in its life.

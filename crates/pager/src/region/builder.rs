@@ -19,7 +19,8 @@ use crate::request::{Completion, Request};
 use crate::signal::Registration;
 use crate::{Handles, Ownership, Pager, StartError};
 
-/// A handler of the program's that touches the region must not run on a thread that serves the region.
+/// A handler of the program's that touches the region must not run on a thread that serves the
+/// region.
 const NO_SIGNALS: u64 = !C_LIBRARY_SIGNALS;
 
 /// Makes a [`Region`].
@@ -53,7 +54,8 @@ impl Builder {
         self
     }
 
-    /// The most bytes that may be resident; rounded up to pages, at least one. Default: the whole length.
+    /// The most bytes that may be resident; rounded up to pages, at least one. Default: the whole
+    /// length.
     pub fn resident(mut self, bytes: u64) -> Builder {
         self.resident = Some(bytes);
         self
@@ -113,7 +115,8 @@ impl Builder {
             error => error.into(),
         })?;
         let ledger_memory = Mapping::new(Ledger::SIZE).map_err(|_| RegionError::Length(length))?;
-        // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics); it is leaked below, so it lives for good.
+        // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics); it is leaked
+        // below, so it lives for good.
         let ledger: &'static Ledger = unsafe { &*ledger_memory.leak().cast::<Ledger>() };
         ledger.pid.store(std::process::id(), Ordering::Relaxed);
         let pages = PageRange::covering(0, resident.unwrap_or(length as u64) as usize).pages();
@@ -133,7 +136,8 @@ impl Builder {
             let started = std::thread::Builder::new()
                 .name(name.into())
                 .spawn(move || {
-                    // It writes no page's bytes of its own accord, and parked threads may wait for it.
+                    // It writes no page's bytes of its own accord, and parked threads may wait for
+                    // it.
                     let _never_parked = Exemption::current_thread();
                     body();
                 })

@@ -47,7 +47,8 @@ fn processors_in_status(status: &str) -> u32 {
         .sum()
 }
 
-/// The test, on a thread of its own that plays the fault thread; `program` has had a fault, and interrupts are dear.
+/// The test, on a thread of its own that plays the fault thread; `program` has had a fault, and
+/// interrupts are dear.
 fn beside(test: impl FnOnce(&Together, &FaultProcessors, &mut Beside, Program) + Send + 'static) {
     let all = sched_getaffinity(None).unwrap().count();
     if all < 2 {

@@ -1,4 +1,5 @@
-//! What the tests of locking share: processes of their own, oracles that need no trust in the registry, and mappings.
+//! What the tests of locking share: processes of their own, oracles that need no trust in the
+//! registry, and mappings.
 #![allow(dead_code)] // each test file uses its own part of this
 
 #[path = "../../../cli/tests/support/patience.rs"]
@@ -16,7 +17,8 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 pub const PAGE: usize = 4096;
 pub const RW: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
-/// Runs `test` in a forked child, so that what it locks is alone in its process. A panic there fails the test.
+/// Runs `test` in a forked child, so that what it locks is alone in its process. A panic there
+/// fails the test.
 #[track_caller]
 pub fn in_child(test: impl FnOnce()) {
     let status = child_status(test);
@@ -28,10 +30,12 @@ pub fn in_child(test: impl FnOnce()) {
 
 /// The same, returning how the child ended, as `waitpid` says it.
 pub fn child_status(test: impl FnOnce()) -> i32 {
-    // SAFETY: the child runs the test alone and ends with `_exit`; glibc's `fork` keeps its allocator usable there.
+    // SAFETY: the child runs the test alone and ends with `_exit`; glibc's `fork` keeps its
+    // allocator usable there.
     match unsafe { libc::fork() } {
         0 => {
-            // A panic that went on into the harness would end this thread, the child's only one, and with it the child with status 0.
+            // A panic that went on into the harness would end this thread, the child's only one,
+            // and with it the child with status 0.
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test));
             if let Err(reason) = &ended {
                 // What the harness has caught of the panic's message ends with the child.
@@ -54,7 +58,8 @@ pub fn child_status(test: impl FnOnce()) -> i32 {
     }
 }
 
-/// Becomes an ordinary user with this lock limit. As an ordinary user already, only lowers the limit.
+/// Becomes an ordinary user with this lock limit. As an ordinary user already, only lowers the
+/// limit.
 pub fn become_user(limit_bytes: u64) {
     let limit = libc::rlimit {
         rlim_cur: limit_bytes,
@@ -84,12 +89,14 @@ pub fn vmlck() -> u64 {
     limits::locked_bytes(None).unwrap()
 }
 
-/// Has the library make the page it keeps for itself, so that it makes none between what a test compares.
+/// Has the library make the page it keeps for itself, so that it makes none between what a test
+/// compares.
 pub fn settle() {
     let _ = lock::fork_policy();
 }
 
-/// Fresh private memory of so many pages, with a page without access before and behind, so that neighbours do not merge with it.
+/// Fresh private memory of so many pages, with a page without access before and behind, so that
+/// neighbours do not merge with it.
 pub fn map(pages: usize) -> *mut u8 {
     settle();
     // SAFETY: new mappings at a place of the kernel's choice, and a part of it opened.
@@ -119,7 +126,8 @@ pub fn touch(start: *mut u8, page: usize) {
     unsafe { start.add(page * PAGE).write_volatile(1) }
 }
 
-/// Per page: locked by the kernel, and if so, on fault (`None` for the mode where the kernel does not tell).
+/// Per page: locked by the kernel, and if so, on fault (`None` for the mode where the kernel does
+/// not tell).
 pub fn kernel_view(start: *mut u8, pages: usize) -> Vec<Option<Option<bool>>> {
     let areas = smaps::locked(None).unwrap();
     let tells = smaps::tells_mode();

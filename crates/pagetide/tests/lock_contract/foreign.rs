@@ -187,7 +187,8 @@ fn it_ends_with_its_memory_and_moves_with_it() {
         raw::mlock2(start as usize, 2 * PAGE, raw::MLOCK_ONFAULT).unwrap();
         raw::mlock2(other as usize, 2 * PAGE, raw::MLOCK_ONFAULT).unwrap();
         calls::mlockall(AllFlags::FUTURE | AllFlags::ONFAULT).unwrap();
-        // SAFETY: memory that only this test uses; what is mapped in its place is locked by the kernel, for the process.
+        // SAFETY: memory that only this test uses; what is mapped in its place is locked by the
+        // kernel, for the process.
         let moved = unsafe {
             let moved = calls::mremap(
                 other.cast(),

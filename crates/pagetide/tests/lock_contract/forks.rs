@@ -120,7 +120,8 @@ fn memory_without_access_is_locked_again() {
     });
 }
 
-/// A fork while another thread is in the first call of all: the child's first call must not wait for that thread, which is not there.
+/// A fork while another thread is in the first call of all: the child's first call must not wait
+/// for that thread, which is not there.
 #[test]
 fn a_fork_during_the_first_call_leaves_the_child_usable() {
     for attempt in 0..150 {
@@ -156,7 +157,8 @@ fn a_child_of_a_bare_clone_begins_with_nothing() {
     in_child(|| {
         let start = map(2);
         let held = calls::hold(bytes(start, 2), Mode::OnFault).unwrap();
-        // SAFETY: as `fork`, without a new stack; the child only looks, and ends without the C library.
+        // SAFETY: as `fork`, without a new stack; the child only looks, and ends without the C
+        // library.
         let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) };
         if child == 0 {
             let known = calls::ranges().map_or(1, |ranges| ranges.len());

@@ -1,4 +1,5 @@
-//! What becomes of locks when memory or the process changes: fork, exec, mremap, unmapping, locks of others, owners.
+//! What becomes of locks when memory or the process changes: fork, exec, mremap, unmapping, locks
+//! of others, owners.
 use ::pagetide::lock::{self as calls, AllFlags, Errno, ForkPolicy, MapFlags, Mode, MremapFlags};
 use pagetide_kernel::{mlock as raw, smaps};
 
@@ -130,7 +131,8 @@ fn an_unmapped_range_is_forgotten_and_its_successor_left_alone() {
     in_child(|| {
         let start = map(4);
         mlock2(start, 0, 4, ONFAULT);
-        // SAFETY: our own mapping, replaced by a new one at the same place that somebody else locks.
+        // SAFETY: our own mapping, replaced by a new one at the same place that somebody else
+        // locks.
         unsafe {
             calls::munmap(void(start), 4 * PAGE).unwrap();
             let flags = MapFlags::PRIVATE | MapFlags::FIXED;

@@ -1,4 +1,5 @@
-//! The contract of the lock calls, clause by clause, against what the kernel says of the same memory.
+//! The contract of the lock calls, clause by clause, against what the kernel says of the same
+//! memory.
 #[path = "../lock/mod.rs"]
 mod lock;
 

@@ -73,7 +73,8 @@ fn touched_pages_are_unevictable() {
             })?;
             Ok::<_, Errno>(pages)
         };
-        // Pages come onto the unevictable list in batches, one batch a processor; a lock taken there empties it.
+        // Pages come onto the unevictable list in batches, one batch a processor; a lock taken
+        // there empties it.
         let allowed = rustix::thread::sched_getaffinity(None).unwrap();
         let spare = map(1);
         let mut pages = Err(Errno::AGAIN);

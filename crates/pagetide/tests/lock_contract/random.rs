@@ -21,7 +21,8 @@ fn the_registry_agrees_with_the_kernel_whatever_is_done() {
                 2 => munlock(start, from, pages),
                 3 => munlock2(start, from, pages, flags),
                 4 => {
-                    // SAFETY: the test's own memory, which stays mapped; only addresses matter here.
+                    // SAFETY: the test's own memory, which stays mapped; only addresses matter
+                    // here.
                     let bytes = unsafe { std::slice::from_raw_parts(address, pages * PAGE) };
                     let mode = [Mode::Full, Mode::OnFault][random.below(2)];
                     held.push(calls::hold(bytes, mode).unwrap());

@@ -150,7 +150,8 @@ fn threads_see_each_others_writes() {
                         .wrapping_add(1442695040888963407);
                     let page = (state >> 33) as usize % pages;
                     let cell = (base + page * PAGE + 8 * thread as usize) as *mut u64;
-                    // SAFETY: each thread has its own cell in every page, within the region, which outlives the scope.
+                    // SAFETY: each thread has its own cell in every page, within the region, which
+                    // outlives the scope.
                     unsafe {
                         let value = cell.read_volatile();
                         let count = value >> 32;
@@ -190,7 +191,8 @@ fn pinned_pages_stay() {
     let before = region.stats();
     let sum: u64 = region.as_slice().iter().map(|b| u64::from(*b)).sum();
     assert_eq!(sum, 7 * 256 * PAGE as u64);
-    // A fault is counted after its thread was woken; a request is served after every fault before it was counted.
+    // A fault is counted after its thread was woken; a request is served after every fault before
+    // it was counted.
     drop(region.pin(10 * PAGE..11 * PAGE).unwrap());
     let faults = region.stats().faults;
     let pinned: u64 = region.as_slice()[10 * PAGE..20 * PAGE]

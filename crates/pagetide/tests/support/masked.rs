@@ -5,7 +5,8 @@ use std::process::Command;
 pub const AS_LINUX_6_1: &str = "move,poison,pagemap-scan,process-madvise,wp-async,wp-unpopulated";
 pub const AS_LINUX_6_6: &str = "move,pagemap-scan,process-madvise,wp-async";
 
-/// Runs all other tests of this executable in a process of its own. One that is masked already runs nothing more.
+/// Runs all other tests of this executable in a process of its own. One that is masked already runs
+/// nothing more.
 pub fn run_again(mask: &str) {
     const MASK: &str = "PAGETIDE_MASK";
     if std::env::var_os(MASK).is_some() {

@@ -49,7 +49,8 @@ impl Plain {
     /// The aligned word at `index` of page `page`.
     pub fn word(&self, page: usize, index: usize) -> &std::sync::atomic::AtomicU64 {
         assert!(page < self.pages() && index < PAGE / 8);
-        // SAFETY: aligned, within the mapping, and all access to it by the tests is atomic or ordered by joins.
+        // SAFETY: aligned, within the mapping, and all access to it by the tests is atomic or
+        // ordered by joins.
         unsafe { &*self.address.add(page * PAGE + index * 8).cast() }
     }
 
@@ -89,7 +90,8 @@ impl Random {
     }
 }
 
-/// Says loudly that a test, or a part of it, was skipped, and notes it where the test command counts.
+/// Says loudly that a test, or a part of it, was skipped, and notes it where the test command
+/// counts.
 pub fn skipped(reason: &str) {
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("main");

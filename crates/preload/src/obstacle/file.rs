@@ -6,8 +6,9 @@ use pagetide_kernel::fork::syscall6;
 
 /// A bare system call; `None` if it failed.
 fn call(number: c_long, args: [usize; 6]) -> Option<usize> {
-    // SAFETY: this file makes calls only that look at files and processes, or sleep. They write into buffers of this file, and read no pointers of
-    // the program but paths, which the kernel checks.
+    // SAFETY: this file makes calls only that look at files and processes, or sleep. They write
+    // into buffers of this file, and read no pointers of the program but paths, which the kernel
+    // checks.
     let result = unsafe { syscall6(number as usize, args) };
     usize::try_from(result).ok()
 }
@@ -188,7 +189,8 @@ pub fn is_readable(path: &CStr) -> bool {
     may(path.as_ptr(), libc::R_OK)
 }
 
-/// Whether process `pid` has this process's memory for its own. False where the kernel does not tell.
+/// Whether process `pid` has this process's memory for its own. False where the kernel does not
+/// tell.
 pub fn shares_memory_with(pid: u32) -> bool {
     const KCMP_VM: usize = 1;
     let own = std::process::id() as usize;

@@ -1,8 +1,10 @@
-//! Which pages of the file are in use: pure bookkeeping, told from outside what the disk gives and takes.
+//! Which pages of the file are in use: pure bookkeeping, told from outside what the disk gives and
+//! takes.
 //!
-//! The file is divided into segments of 256 pages (1 MiB) with a bit per page. Pages are handed out as runs of neighbours
-//! from one current segment, so that a batch becomes few writes; then from empty segments, then from the gaps of others.
-//! Segments are the unit in which disk space is asked for and given back.
+//! The file is divided into segments of 256 pages (1 MiB) with a bit per page. Pages are handed out
+//! as runs of neighbours from one current segment, so that a batch becomes few writes; then from
+//! empty segments, then from the gaps of others. Segments are the unit in which disk space is asked
+//! for and given back.
 
 use crate::{ErrorKind, StoreError};
 
@@ -10,7 +12,8 @@ use crate::{ErrorKind, StoreError};
 pub(crate) const SEGMENT: u64 = 256;
 /// Segments per piece of their table.
 const PIECE: usize = 1024;
-/// A segment is worth making current for its gaps when this many pages are free: smaller ones make short writes.
+/// A segment is worth making current for its gaps when this many pages are free: smaller ones make
+/// short writes.
 const GAP_PAGES: u16 = 64;
 /// Segments looked at for gaps before the file is rather grown.
 const LOOK: usize = 1024;
@@ -37,7 +40,8 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Takes up to `want` neighbouring pages and returns the first and how many. `None`: the file has to grow.
+    /// Takes up to `want` neighbouring pages and returns the first and how many. `None`: the file
+    /// has to grow.
     pub(crate) fn take(&mut self, want: u64) -> Option<(u64, u64)> {
         if want == 0 || self.free_pages == 0 {
             return None;
@@ -56,7 +60,8 @@ impl Extents {
         Some((index as u64 * SEGMENT + start, len))
     }
 
-    /// Makes the next [`take`](Extents::take) use even the smallest gap; false if there is none. For when the file cannot grow.
+    /// Makes the next [`take`](Extents::take) use even the smallest gap; false if there is none.
+    /// For when the file cannot grow.
     pub(crate) fn use_any_gap(&mut self) -> bool {
         if self.free_pages == 0 {
             return false;

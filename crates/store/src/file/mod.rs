@@ -1,7 +1,7 @@
 //! The `file:` store: pages in a file, one file page each, by direct I/O where that can be had.
 //!
-//! Same-filled pages take no room on disk. The file has no name while it is used (unless `keep=1`), so nothing is left
-//! behind even by SIGKILL. Calls that may sleep are made without a lock.
+//! Same-filled pages take no room on disk. The file has no name while it is used (unless `keep=1`),
+//! so nothing is left behind even by SIGKILL. Calls that may sleep are made without a lock.
 
 mod extent;
 mod place;
@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use transfer::{CALL_PAGES, Transfer};
 
 const SEGMENT_BYTES: u64 = SEGMENT * PAGE_SIZE as u64;
-/// The file grows by an eighth of itself, within these bounds: 1 MiB and 64 MiB. Not more than may be kept empty, or what
-/// was just asked of the disk would be given back at once.
+/// The file grows by an eighth of itself, within these bounds: 1 MiB and 64 MiB. Not more than may
+/// be kept empty, or what was just asked of the disk would be given back at once.
 const GROW_MAX: u64 = 64;
 /// Empty segments kept are an eighth of those in use, within these bounds.
 const SPARE_MIN: u64 = 1;
@@ -43,7 +43,8 @@ pub(crate) struct FileStore {
     keep_all: AtomicBool,
     meter: Meter,
     max_bytes: u64,
-    /// The process's limit on file sizes when the store was opened: growing beyond it would send it a signal.
+    /// The process's limit on file sizes when the store was opened: growing beyond it would send it
+    /// a signal.
     file_bytes_max: u64,
 }
 
@@ -58,7 +59,8 @@ impl FileStore {
         let least = HEADER + SEGMENT_BYTES;
         if file_bytes_max < least {
             return Err(config(format!(
-                "the limit on file sizes (RLIMIT_FSIZE, `ulimit -f`) is {file_bytes_max} bytes; expected {least} or more, for the file \
+                "the limit on file sizes (RLIMIT_FSIZE, `ulimit -f`) is {file_bytes_max} bytes; \
+                 expected {least} or more, for the file \
                  of the store; lift it: ulimit -f unlimited"
             )));
         }
@@ -141,7 +143,8 @@ impl FileStore {
                 ),
             ));
         }
-        // A statement of its own: as a condition, the guard would live through the body and meet itself.
+        // A statement of its own: as a condition, the guard would live through the body and meet
+        // itself.
         let bare = lock(&self.extents).take_bare();
         if let Some(bare) = bare {
             let reserved = self.transfer.reserve(bare * SEGMENT, SEGMENT);
@@ -181,7 +184,8 @@ impl FileStore {
         }
         let mut extents = lock(&self.extents);
         extents.extend(more)?;
-        // Last first: they are used from the end of the list, and neighbours should follow each other.
+        // Last first: they are used from the end of the list, and neighbours should follow each
+        // other.
         (first..first + more)
             .rev()
             .for_each(|segment| extents.add_empty(segment));

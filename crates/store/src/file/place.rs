@@ -1,7 +1,8 @@
 //! Where the file of a `file:` store is: found, claimed and made ours.
 //!
-//! Several processes may be given the same URI (a program and its children), so a file another process uses is left to
-//! it. A file that is not a store's is never overwritten, and no link is followed to one.
+//! Several processes may be given the same URI (a program and its children), so a file another
+//! process uses is left to it. A file that is not a store's is never overwritten, and no link is
+//! followed to one.
 
 use crate::uri::config;
 use crate::{ErrorKind, PAGE_SIZE, Page, StoreError};
@@ -11,7 +12,8 @@ use rustix::fs::{flock, fstat, ftruncate, lstat, open, readlink, stat, unlinkat}
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::getpid;
 
-/// The first bytes of a store's file, so that one that was kept can be told from a file of the user's.
+/// The first bytes of a store's file, so that one that was kept can be told from a file of the
+/// user's.
 const MAGIC: &[u8; 16] = b"pagetide store\n\0";
 /// Bytes before the first page of content.
 pub(crate) const HEADER: u64 = PAGE_SIZE as u64;
@@ -21,8 +23,8 @@ const NAMES: u32 = 100;
 const FLAGS: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// Opens the file for a store at `place`, emptied and locked. Without `keep` it has no name any more, so that nothing is
-/// left of it however the process ends.
+/// Opens the file for a store at `place`, emptied and locked. Without `keep` it has no name any
+/// more, so that nothing is left of it however the process ends.
 pub(crate) fn claim(place: &str, keep: bool) -> Result<OwnedFd, StoreError> {
     if place.is_empty() {
         return Err(config(
@@ -72,7 +74,8 @@ fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError>
     } else {
         OFlags::CREATE
     };
-    // A link is not followed: taking the file's name away would take the user's link, and leave the file.
+    // A link is not followed: taking the file's name away would take the user's link, and leave the
+    // file.
     let flags = FLAGS | create | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let file = match open(name, flags, PRIVATE) {
         Err(Errno::EXIST) if new_only => return Ok(None),
@@ -96,11 +99,13 @@ fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError>
         let read = pread(&file, &mut start, 0).map_err(|error| failed("read", name, error))?;
         if read < start.len() || start != *MAGIC {
             return Err(config(format!(
-                "`{name}` exists and is not a store of pagetide: it is left as it is; move it away or name another path"
+                "`{name}` exists and is not a store of pagetide: it is left as it is; move it \
+                 away or name another path"
             )));
         }
     }
-    // Its last owner may have unlinked it between our opening and our locking; the name is then another file's, or free.
+    // Its last owner may have unlinked it between our opening and our locking; the name is then
+    // another file's, or free.
     let named =
         stat(name).is_ok_and(|named| (named.st_dev, named.st_ino) == (found.st_dev, found.st_ino));
     Ok(named.then_some(file))
@@ -128,7 +133,8 @@ fn link(name: &str) -> StoreError {
         |path| format!("`{}`", path.to_string_lossy()),
     );
     config(format!(
-        "`{name}` is a symbolic link to {target}: expected a file, a directory or a free name; name the file it leads to"
+        "`{name}` is a symbolic link to {target}: expected a file, a directory or a free name; \
+         name the file it leads to"
     ))
 }
 
@@ -142,7 +148,8 @@ fn unopened(doing: &str, name: &str, error: Errno) -> StoreError {
         doing,
         name,
         format!(
-            "{error}; expected a directory that exists, or a file in one, on a disk where you may write: file:/var/tmp/"
+            "{error}; expected a directory that exists, or a file in one, on a disk where you may \
+             write: file:/var/tmp/"
         ),
     )
 }

@@ -1,5 +1,5 @@
-//! Pages to and from a file: short transfers are continued, interrupted ones repeated, and direct I/O is given up for
-//! buffered where the filesystem refuses it.
+//! Pages to and from a file: short transfers are continued, interrupted ones repeated, and direct
+//! I/O is given up for buffered where the filesystem refuses it.
 
 use super::place::HEADER;
 use crate::descriptor::Descriptor;
@@ -21,7 +21,8 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Uses direct I/O if it can be had: page contents in the page cache would take the memory that paging frees.
+    /// Uses direct I/O if it can be had: page contents in the page cache would take the memory that
+    /// paging frees.
     pub(crate) fn new(file: Descriptor) -> Transfer {
         let direct = set_direct(&file, true);
         Transfer {
@@ -82,7 +83,8 @@ impl Transfer {
         transferred.map_err(|error| failed("read", first, count, error))
     }
 
-    /// Asks for room on disk for `count` pages from `first` on. Where the filesystem cannot, writing finds out.
+    /// Asks for room on disk for `count` pages from `first` on. Where the filesystem cannot,
+    /// writing finds out.
     pub(crate) fn reserve(&self, first: u64, count: u64) -> Result<(), StoreError> {
         match self.fallocate(FallocateFlags::empty(), first, count)? {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
@@ -90,7 +92,8 @@ impl Transfer {
         }
     }
 
-    /// Gives the room of `count` pages from `first` on back; false if the filesystem does not do that.
+    /// Gives the room of `count` pages from `first` on back; false if the filesystem does not do
+    /// that.
     pub(crate) fn punch(&self, first: u64, count: u64) -> bool {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         matches!(self.fallocate(flags, first, count), Ok(Ok(())))
@@ -111,7 +114,8 @@ impl Transfer {
         }
     }
 
-    /// Repeats `call`, which is told how many pages are done and says how many bytes it moved, until `count` pages are.
+    /// Repeats `call`, which is told how many pages are done and says how many bytes it moved,
+    /// until `count` pages are.
     fn all(
         &self,
         count: usize,

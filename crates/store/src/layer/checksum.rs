@@ -1,4 +1,5 @@
-//! Layer: a checksum per page, kept here and not in the store, so that nothing the store does can make wrong bytes pass.
+//! Layer: a checksum per page, kept here and not in the store, so that nothing the store does can
+//! make wrong bytes pass.
 
 use crate::device::Device;
 use crate::table::Table;

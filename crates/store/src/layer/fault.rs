@@ -1,7 +1,10 @@
-//! Layer for tests: makes a store fail on purpose, below the checksums, so that whole programs can be tested against it.
+//! Layer for tests: makes a store fail on purpose, below the checksums, so that whole programs can
+//! be tested against it.
 //!
-//! `fault:RULE,RULE,...:URI`, for example `fault:get-corrupt-after=100,get-corrupt-count=1:ram:?max=1G`. Pages are counted
-//! from zero over the life of the store; `AFTER` is how many go well first, `COUNT` how many then fail (all, if not said).
+//! `fault:RULE,RULE,...:URI`, for example
+//! `fault:get-corrupt-after=100,get-corrupt-count=1:ram:?max=1G`. Pages are counted from zero over
+//! the life of the store; `AFTER` is how many go well first, `COUNT` how many then fail (all, if
+//! not said).
 //!
 //! | rule | effect |
 //! |---|---|

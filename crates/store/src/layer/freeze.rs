@@ -1,9 +1,10 @@
 //! Layer: slots that a forked child may still read outlive their deletion.
 //!
-//! Freezes are numbered in order; the *epoch* is how many there have been. A slot born at epoch `b` and deleted at epoch `d`
-//! is needed by every active freeze `k` with `b <= k < d`. A deleted slot that some freeze needs goes to *limbo*: it is kept
-//! from the device, so it is neither reused nor are its bytes given back. It waits with the newest freeze that needs it;
-//! when that ends it moves to the next older one that needs it, or is deleted for good. So a thaw looks at the slots that
+//! Freezes are numbered in order; the *epoch* is how many there have been. A slot born at epoch `b`
+//! and deleted at epoch `d` is needed by every active freeze `k` with `b <= k < d`. A deleted slot
+//! that some freeze needs goes to *limbo*: it is kept from the device, so it is neither reused nor
+//! are its bytes given back. It waits with the newest freeze that needs it; when that ends it moves
+//! to the next older one that needs it, or is deleted for good. So a thaw looks at the slots that
 //! waited for it and at no others.
 
 use crate::device::Device;
@@ -16,10 +17,12 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 
-/// A birth of zero: the slot is not in use. Otherwise epoch of birth plus one, and [`LIMBO`] once it is deleted.
+/// A birth of zero: the slot is not in use. Otherwise epoch of birth plus one, and [`LIMBO`] once
+/// it is deleted.
 const UNUSED: u32 = 0;
 const LIMBO: u32 = 1 << 31;
-/// Epochs stop here. All later freezes then count as one, which keeps slots longer than needed and never shorter.
+/// Epochs stop here. All later freezes then count as one, which keeps slots longer than needed and
+/// never shorter.
 const EPOCH_MAX: u32 = LIMBO - 2;
 /// Slots per piece of a list of waiting slots.
 const PIECE: usize = 4096;
@@ -117,7 +120,8 @@ impl<D: Device> Freezing<D> {
         }
         let kept = match limbo.freezes.last_mut() {
             Some(newest) if birth - 1 <= newest.number => {
-                // Without memory to remember it, it stays where it is for good: lost room, but no lost bytes.
+                // Without memory to remember it, it stays where it is for good: lost room, but no
+                // lost bytes.
                 newest.push(slot);
                 self.waiting.fetch_add(1, Relaxed);
                 true
@@ -128,7 +132,8 @@ impl<D: Device> Freezing<D> {
         Some(kept)
     }
 
-    /// Moves slots that waited for an ended freeze to the next older one that needs them, or deletes them.
+    /// Moves slots that waited for an ended freeze to the next older one that needs them, or
+    /// deletes them.
     fn release(&self, limbo: &mut Limbo, older: usize, pieces: Vec<Vec<Slot>>) {
         for mut piece in pieces {
             piece.retain(|slot| {
@@ -171,7 +176,8 @@ impl<D: Device> Store for Freezing<D> {
         if self.inherited.load(Acquire) {
             return Err(read_only());
         }
-        // Read before the put: a freeze in between then counts the slots as its own, which at worst keeps them longer.
+        // Read before the put: a freeze in between then counts the slots as its own, which at worst
+        // keeps them longer.
         let birth = self.epoch.load(Acquire) + 1;
         self.inner.put(pages, slots)?;
         for slot in slots.iter() {
@@ -263,7 +269,8 @@ impl<D: Device> Store for Freezing<D> {
             let ended = limbo.freezes.remove(index);
             self.release(&mut limbo, index, ended.pieces);
         }
-        // Last: a delete that sees no freeze goes ahead without the lock, so nothing may be waiting by then.
+        // Last: a delete that sees no freeze goes ahead without the lock, so nothing may be waiting
+        // by then.
         if self.active.fetch_sub(1, Release) == 1 {
             self.inner.set_frozen(false);
         }

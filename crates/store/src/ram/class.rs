@@ -4,14 +4,15 @@
 pub(crate) const SLAB: usize = 64 << 10;
 /// Number of classes.
 pub(crate) const CLASSES: usize = 2 + PACKED_MAX / STEP + 1;
-/// The largest blob that counts as compressed: a page that does not shrink to three quarters is kept plain, because
-/// unpacking it would cost more than the memory it saves is worth.
+/// The largest blob that counts as compressed: a page that does not shrink to three quarters is
+/// kept plain, because unpacking it would cost more than the memory it saves is worth.
 pub(crate) const PACKED_MAX: usize = 3072;
 const STEP: usize = 64;
 const PLAIN: usize = 4096;
 
-/// A class by number. Classes 0 and 1 are 32 and 48 bytes, for pages that are almost all the same; then steps of 64 bytes
-/// up to [`PACKED_MAX`] (2 % waste on a typical blob of 1.5 KiB); the last is a whole page.
+/// A class by number. Classes 0 and 1 are 32 and 48 bytes, for pages that are almost all the same;
+/// then steps of 64 bytes up to [`PACKED_MAX`] (2 % waste on a typical blob of 1.5 KiB); the last
+/// is a whole page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Class(u8);
 

@@ -1,7 +1,8 @@
 //! The `ram:` store: pages compressed in shared memory.
 //!
-//! A page that repeats one word is that word in the slot table; one that LZ4 shrinks to three quarters or less is kept
-//! compressed; any other as it is. Reading takes no lock and allocates nothing.
+//! A page that repeats one word is that word in the slot table; one that LZ4 shrinks to three
+//! quarters or less is kept compressed; any other as it is. Reading takes no lock and allocates
+//! nothing.
 
 mod class;
 mod slab;
@@ -44,11 +45,13 @@ pub(crate) struct RamStore {
 }
 
 impl RamStore {
-    /// A store that holds at most `max_bytes`, bookkeeping included; without it, as much as the system gives.
+    /// A store that holds at most `max_bytes`, bookkeeping included; without it, as much as the
+    /// system gives.
     pub(crate) fn new(max_bytes: Option<u64>) -> Result<RamStore, StoreError> {
         let system = rustix::system::sysinfo();
         let physical = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit));
-        // Reserving costs nothing; four times the memory there is leaves room for a machine with swap.
+        // Reserving costs nothing; four times the memory there is leaves room for a machine with
+        // swap.
         let reserve = max_bytes
             .unwrap_or(u64::MAX)
             .min(physical.saturating_mul(4));
@@ -228,7 +231,8 @@ fn new_scratch() -> Box<Scratch> {
     })
 }
 
-/// Offset and length of a blob in one word: lengths above 12 bits are whole pages, whose length the slot's kind tells.
+/// Offset and length of a blob in one word: lengths above 12 bits are whole pages, whose length the
+/// slot's kind tells.
 fn place(offset: usize, len: usize) -> u64 {
     ((offset as u64) << 12) | (len as u64 & 0xfff)
 }
@@ -237,8 +241,8 @@ fn placed(word: u64) -> (usize, usize) {
     ((word >> 12) as usize, (word & 0xfff) as usize)
 }
 
-/// Asks for every cache line of `words` at once. They have not been used for long, and copying them word by word waits for a few lines at a
-/// time.
+/// Asks for every cache line of `words` at once. They have not been used for long, and copying them
+/// word by word waits for a few lines at a time.
 #[inline]
 fn touch(words: &[AtomicU64]) {
     const LINE_WORDS: usize = 8;
@@ -246,7 +250,8 @@ fn touch(words: &[AtomicU64]) {
     black_box(lines.fold(0, |any, word| any | word.load(Relaxed)));
 }
 
-/// Copies shared words to bytes of this thread, so that what is decoded cannot change while it is decoded.
+/// Copies shared words to bytes of this thread, so that what is decoded cannot change while it is
+/// decoded.
 #[inline]
 fn copy(words: &[AtomicU64], bytes: &mut [u8]) {
     for (chunk, word) in bytes.as_chunks_mut::<8>().0.iter_mut().zip(words) {

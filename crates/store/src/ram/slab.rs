@@ -1,11 +1,13 @@
 //! The allocator of the ram store: blobs of a few sizes in slabs of shared memory.
 //!
-//! A slab holds blobs of one [`Class`]. Its free blobs are linked through their own first word, and slabs with room are
-//! linked per class, newest first: a slab that has just lost its first blob is nearly full and is refilled first, while
-//! the others drain and become empty as a whole. Empty slabs keep their memory for the next put of any class; beyond a
-//! sixteenth of what is in use, half of them are given back to the system.
+//! A slab holds blobs of one [`Class`]. Its free blobs are linked through their own first word, and
+//! slabs with room are linked per class, newest first: a slab that has just lost its first blob is
+//! nearly full and is refilled first, while the others drain and become empty as a whole. Empty
+//! slabs keep their memory for the next put of any class; beyond a sixteenth of what is in use,
+//! half of them are given back to the system.
 //!
-//! Slow calls (finding memory, giving it back) are made without the lock, on slabs that are on no list meanwhile.
+//! Slow calls (finding memory, giving it back) are made without the lock, on slabs that are on no
+//! list meanwhile.
 
 use super::class::{CLASSES, Class, SLAB};
 use crate::mapping::Mapping;
@@ -93,7 +95,8 @@ impl Slabs {
         self.table_bytes.load(Relaxed)
     }
 
-    /// Takes a blob and returns its offset in the mapping. No more than `held_max` bytes of memory are held afterwards.
+    /// Takes a blob and returns its offset in the mapping. No more than `held_max` bytes of memory
+    /// are held afterwards.
     pub(crate) fn alloc(&self, class: Class, held_max: u64) -> Result<usize, StoreError> {
         loop {
             let mut state = lock(&self.state);
@@ -112,7 +115,8 @@ impl Slabs {
                 }
                 state.push_empty(slab);
             }
-            // Another thread may take its blobs before this one has the lock again; then this one brings another slab.
+            // Another thread may take its blobs before this one has the lock again; then this one
+            // brings another slab.
             state.start_class(class);
         }
     }
@@ -128,7 +132,8 @@ impl Slabs {
             })
     }
 
-    /// Gives a blob back. `offset` came from [`alloc`](Slabs::alloc) and its blob is no longer read by anyone.
+    /// Gives a blob back. `offset` came from [`alloc`](Slabs::alloc) and its blob is no longer read
+    /// by anyone.
     pub(crate) fn free(&self, offset: usize) {
         let spare = {
             let mut state = lock(&self.state);
@@ -249,7 +254,8 @@ impl State {
         } else {
             let blob = slab.free;
             let link = mapping.words(base + usize::from(blob) * class.size(), 8)?[0].load(Relaxed);
-            // A link that something overwrote ends the list: the blobs behind it are lost, but none is given out twice.
+            // A link that something overwrote ends the list: the blobs behind it are lost, but none
+            // is given out twice.
             slab.free = u16::try_from(link)
                 .ok()
                 .filter(|next| *next < slab.fresh)

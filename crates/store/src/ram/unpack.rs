@@ -1,9 +1,9 @@
 //! Decompression of one page in LZ4's block format.
 //!
-//! Pages of real programs are full of long runs of zeros or of a few repeated bytes. The general decoders at hand copy a
-//! match that overlaps itself byte by byte, 3 us for a page that is nearly all zeros; here such a match doubles with each
-//! copy. The output is always one page, which makes the rest short. Every length is checked: `None` means that the bytes
-//! are not those of a page.
+//! Pages of real programs are full of long runs of zeros or of a few repeated bytes. The general
+//! decoders at hand copy a match that overlaps itself byte by byte, 3 us for a page that is nearly
+//! all zeros; here such a match doubles with each copy. The output is always one page, which makes
+//! the rest short. Every length is checked: `None` means that the bytes are not those of a page.
 
 use crate::PAGE_SIZE;
 
@@ -56,7 +56,8 @@ fn length(nibble: usize, packed: &[u8], from: &mut usize) -> Option<usize> {
     Some(length)
 }
 
-/// Copies `len` bytes to `to` from `distance` before it, each byte as it is by then. All of it lies in the page.
+/// Copies `len` bytes to `to` from `distance` before it, each byte as it is by then. All of it lies
+/// in the page.
 #[inline]
 fn repeat(page: &mut [u8; PAGE_SIZE], to: usize, distance: usize, len: usize) {
     let start = to - distance;
@@ -72,7 +73,8 @@ fn repeat(page: &mut [u8; PAGE_SIZE], to: usize, distance: usize, len: usize) {
             page[to + index] = page[start + index];
         }
     } else {
-        // What lies between `start` and `to` repeats with the period `distance`; with each copy it is twice as long.
+        // What lies between `start` and `to` repeats with the period `distance`; with each copy it
+        // is twice as long.
         let mut done = 0;
         while done < len {
             let step = (distance + done).min(len - done);
@@ -135,7 +137,8 @@ mod tests {
             packed[at] = with;
             packed.truncate(packed.len().saturating_sub(cut));
             let mut found = [0; PAGE_SIZE];
-            // What matters is that it comes back; if it says that it understood, a reference decoder agrees.
+            // What matters is that it comes back; if it says that it understood, a reference
+            // decoder agrees.
             if unpack(&packed, &mut found).is_some() {
                 prop_assert_eq!(lz4_flex::block::decompress(&packed, PAGE_SIZE).unwrap(), found.to_vec());
             }

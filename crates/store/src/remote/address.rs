@@ -50,7 +50,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Takes `//[[USER]:PASSWORD@][HOST[:PORT],...][/PATH]` apart. `%41` stands for `A` in user, password and path.
+    /// Takes `//[[USER]:PASSWORD@][HOST[:PORT],...][/PATH]` apart. `%41` stands for `A` in user,
+    /// password and path.
     pub(crate) fn parse(scheme: &str, text: &str) -> Result<Place, StoreError> {
         let rest = text.strip_prefix("//").ok_or_else(|| {
             config(format!(
@@ -139,8 +140,8 @@ fn unescape(text: &str) -> Result<String, StoreError> {
     String::from_utf8(bytes).map_err(|_| config(format!("`{text}` is not UTF-8 when unescaped")))
 }
 
-/// The addresses of `hosts`. `known` are those found earlier, in the same order: with them no name is looked up, which a process
-/// that is paged must not do.
+/// The addresses of `hosts`. `known` are those found earlier, in the same order: with them no name
+/// is looked up, which a process that is paged must not do.
 pub(crate) fn resolve(
     hosts: &[(String, Option<u16>)],
     port: u16,
@@ -175,7 +176,8 @@ pub(crate) fn resolve(
         .collect()
 }
 
-/// Of several addresses the first at which somebody answers: a name often has one of each kind, and a server listens at one of them.
+/// Of several addresses the first at which somebody answers: a name often has one of each kind, and
+/// a server listens at one of them.
 fn look_up(host: &str, port: u16) -> Result<SocketAddr, StoreError> {
     let unknown = || {
         config(format!(

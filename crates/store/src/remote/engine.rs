@@ -17,21 +17,24 @@ pub(crate) const BLOB_MAX: usize = crate::PAGE_SIZE + 16;
 /// Blobs asked for in one go: what a caller may give [`Engine::fetch`].
 pub(crate) const FETCH_MAX: usize = 64;
 
-/// What happens to a blob that was asked for: called with its place in the request, and its bytes, which may be changed in place.
+/// What happens to a blob that was asked for: called with its place in the request, and its bytes,
+/// which may be changed in place.
 pub(crate) type Each<'a> = dyn FnMut(usize, &mut [u8]) -> Result<(), StoreError> + 'a;
 
 /// Keeps blobs under the key made of `base` and a slot.
 ///
-/// Errors: [`ErrorKind::Temporary`] for everything that a server that comes back would mend, [`ErrorKind::Full`] when it has no
-/// room, [`ErrorKind::Corrupt`] when it no longer has what it acknowledged, [`ErrorKind::Io`] when it says something else.
+/// Errors: [`ErrorKind::Temporary`] for everything that a server that comes back would mend,
+/// [`ErrorKind::Full`] when it has no room, [`ErrorKind::Corrupt`] when it no longer has what it
+/// acknowledged, [`ErrorKind::Io`] when it says something else.
 pub(crate) trait Engine: Send + Sync {
     /// The URI scheme, for messages and statistics.
     fn scheme(&self) -> &'static str;
     /// Whether reading allocates (encrypted connections do).
     fn allocates(&self) -> bool;
-    /// Stores all of `blobs`, each overwriting what its key had; returns once the server has acknowledged every one. On an error
-    /// some may be stored, and if `sent` was set, some may be stored at any time from now on: a request that was given up waits in
-    /// the buffers of a server that does not run, or of the network.
+    /// Stores all of `blobs`, each overwriting what its key had; returns once the server has
+    /// acknowledged every one. On an error some may be stored, and if `sent` was set, some may be
+    /// stored at any time from now on: a request that was given up waits in the buffers of a server
+    /// that does not run, or of the network.
     fn store(
         &self,
         base: &str,
@@ -39,14 +42,17 @@ pub(crate) trait Engine: Send + Sync {
         bytes: &[u8],
         sent: &mut bool,
     ) -> Result<(), StoreError>;
-    /// Reads at most [`FETCH_MAX`] blobs, in any order. Allocates nothing unless [`allocates`](Engine::allocates).
+    /// Reads at most [`FETCH_MAX`] blobs, in any order. Allocates nothing unless
+    /// [`allocates`](Engine::allocates).
     fn fetch(&self, base: &str, slots: &[Slot], each: &mut Each<'_>) -> Result<(), StoreError>;
-    /// Removes blobs, those that are not there included. After an error some may be removed at any time from now on.
+    /// Removes blobs, those that are not there included. After an error some may be removed at any
+    /// time from now on.
     fn remove(&self, base: &str, slots: &mut dyn Iterator<Item = u32>) -> Result<(), StoreError>;
     /// Forgets all connections without closing them: a forked child must not speak on its parent's.
     fn let_go(&self);
 
-    /// Writes an owner's record, and with it that its lease runs for as long as the record says from now on.
+    /// Writes an owner's record, and with it that its lease runs for as long as the record says
+    /// from now on.
     fn write_record(&self, prefix: &str, record: &Record) -> Result<(), StoreError>;
     /// All records, each with whether its lease still runs.
     fn records(&self, prefix: &str) -> Result<Vec<(Record, bool)>, StoreError>;
@@ -90,7 +96,8 @@ pub(crate) fn lost(slot: Slot, server: &str) -> StoreError {
     StoreError::new(
         ErrorKind::Corrupt,
         format!(
-            "read slot {}: {server} no longer has it (restarted without its data, flushed, or failed over)",
+            "read slot {}: {server} no longer has it (restarted without its data, flushed, or \
+             failed over)",
             slot.0
         ),
     )

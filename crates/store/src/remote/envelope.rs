@@ -1,9 +1,12 @@
-//! A page made into a blob that may leave the machine: compressed (LZ4), then encrypted and authenticated (AES-256-GCM).
+//! A page made into a blob that may leave the machine: compressed (LZ4), then encrypted and
+//! authenticated (AES-256-GCM).
 //!
-//! The key is random, made for one store object and kept in its memory alone, so what a server keeps, or a disk of it, is
-//! worth nothing once the process is gone. Each put page has a *generation*, a number never used twice under one key: it is
-//! the nonce, and together with owner, slot and form it is authenticated. A blob of another slot, or an older one of the same slot,
-//! therefore fails to open. Neither nonce nor form are stored with the blob; they are in the slot's word.
+//! The key is random, made for one store object and kept in its memory alone, so what a server
+//! keeps, or a disk of it, is worth nothing once the process is gone. Each put page has a
+//! *generation*, a number never used twice under one key: it is the nonce, and together with owner,
+//! slot and form it is authenticated. A blob of another slot, or an older one of the same slot,
+//! therefore fails to open. Neither nonce nor form are stored with the blob; they are in the slot's
+//! word.
 
 use crate::ram::unpack::unpack;
 use crate::slots::Kind;
@@ -13,7 +16,8 @@ use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A page is kept compressed when that saves at least a sixteenth: below it, the decompression costs more than the bytes.
+/// A page is kept compressed when that saves at least a sixteenth: below it, the decompression
+/// costs more than the bytes.
 const PACKED_MAX: usize = PAGE_SIZE - PAGE_SIZE / 16;
 const OUTPUT: usize = get_maximum_output_size(PAGE_SIZE);
 /// The bits of a slot's word that hold the blob's length; the others hold its generation.
@@ -113,7 +117,8 @@ impl Envelope {
         Ok((kind, generation << LEN_BITS | (out.len() - start) as u64))
     }
 
-    /// Opens `blob`, which was sealed for `slot` as `kind` and `word`, into `page`. Allocates nothing.
+    /// Opens `blob`, which was sealed for `slot` as `kind` and `word`, into `page`. Allocates
+    /// nothing.
     pub(crate) fn open(
         &self,
         blob: &mut [u8],

@@ -21,14 +21,16 @@ pub(crate) struct Link {
     input: Box<[u8; INPUT_BYTES]>,
     start: usize,
     end: usize,
-    /// How long a line or a blob may take to come in, from its first bytes on: as long as the socket lets the first ones take.
+    /// How long a line or a blob may take to come in, from its first bytes on: as long as the
+    /// socket lets the first ones take.
     timeout: Duration,
     /// The request that is being made.
     pub(crate) output: Vec<u8>,
 }
 
 impl Link {
-    /// Whether every answer has been read to its end, so that what comes next is the answer to the next request.
+    /// Whether every answer has been read to its end, so that what comes next is the answer to the
+    /// next request.
     fn is_quiet(&self) -> bool {
         self.start == self.end && self.stream.is_quiet()
     }
@@ -70,8 +72,8 @@ impl Link {
         Ok(&mut self.input[start..start + len])
     }
 
-    /// Receives more of what began to come in at `begun`. A server that sends byte after byte, each within the socket's time limit, answers as little as one
-    /// that sends none.
+    /// Receives more of what began to come in at `begun`. A server that sends byte after byte, each
+    /// within the socket's time limit, answers as little as one that sends none.
     fn more_in_time(&mut self, len: usize, begun: &mut Option<Instant>) -> Result<(), StoreError> {
         if begun.is_some_and(|begun| begun.elapsed() > self.timeout) {
             let late = StoreError::new(ErrorKind::Temporary, "read an answer");
@@ -127,14 +129,16 @@ impl Node {
         }
     }
 
-    /// Runs `talk` on a connection. After an error of `talk` the connection is closed: where its answers stand is not known.
+    /// Runs `talk` on a connection. After an error of `talk` the connection is closed: where its
+    /// answers stand is not known.
     pub(crate) fn with<T>(
         &self,
         manner: &Manner,
         talk: impl FnOnce(&mut Link) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let idle = lock(&self.idle).pop();
-        // Bytes nobody asked for, or a server that has closed it: no answer on it can be trusted to be the right one's.
+        // Bytes nobody asked for, or a server that has closed it: no answer on it can be trusted to
+        // be the right one's.
         let mut link = match idle.filter(Link::is_quiet) {
             Some(link) => link,
             None => self.connect(manner)?,

@@ -85,7 +85,8 @@ impl Remote {
                 _ => "names no known store",
             };
             config(format!(
-                "`{}` {why}; expected a remote store: valkey://HOST, valkey+unix:///SOCKET, valkeys://HOST, \
+                "`{}` {why}; expected a remote store: valkey://HOST, valkey+unix:///SOCKET, \
+                 valkeys://HOST, \
                  valkey-cluster://HOST,HOST or memcached://HOST,HOST",
                 redact(uri)
             ))
@@ -152,7 +153,8 @@ impl Remote {
         Ok(cleared)
     }
 
-    /// Writes the records of this machine's living owners again, so that their leases do not run out while they are idle.
+    /// Writes the records of this machine's living owners again, so that their leases do not run
+    /// out while they are idle.
     pub fn renew(&self) -> Result<(), StoreError> {
         for owned in self.owners()? {
             if owned.known && owned.lives {
@@ -169,8 +171,8 @@ impl Remote {
     }
 }
 
-/// `uri` with the addresses of its hosts, so that a process that is paged has no names to look up: that would go through the C
-/// library's allocator. URIs without names are returned as they are.
+/// `uri` with the addresses of its hosts, so that a process that is paged has no names to look up:
+/// that would go through the C library's allocator. URIs without names are returned as they are.
 pub fn resolve(uri: &str) -> Result<String, StoreError> {
     // Before anything is added that whoever wrote it did not write.
     crate::open::check(uri)?;

@@ -1,10 +1,12 @@
 //! Whose keys are whose, and who may remove them.
 //!
-//! Each store object is an *owner* with a random name that all its keys carry. Its record, kept on the server, says how many slots
-//! its keys may have, so its keys can be removed without searching, and how to tell whether it still lives:
+//! Each store object is an *owner* with a random name that all its keys carry. Its record, kept on
+//! the server, says how many slots its keys may have, so its keys can be removed without searching,
+//! and how to tell whether it still lives:
 //!
-//! - On the machine (and in the file system namespace) it was made on, by a lock on a file, held through a descriptor that forked
-//!   children inherit. The kernel lets go of it when the last of them ends, however that comes about. The process is looked for as well.
+//! - On the machine (and in the file system namespace) it was made on, by a lock on a file, held
+//!   through a descriptor that forked children inherit. The kernel lets go of it when the last of
+//!   them ends, however that comes about. The process is looked for as well.
 //! - From elsewhere, by its lease only: a time since its last sign of life.
 
 use super::envelope::random;
@@ -107,7 +109,8 @@ pub(crate) struct Owner {
     lock: Option<Lock>,
 }
 
-/// A locked file. It gets its name with the first record: most processes never put a page, and leave nothing to be found by.
+/// A locked file. It gets its name with the first record: most processes never put a page, and
+/// leave nothing to be found by.
 struct Lock {
     path: String,
     file: Descriptor,
@@ -117,7 +120,8 @@ struct Lock {
 impl Lock {
     fn is_named(&self) -> bool {
         *self.named.get_or_init(|| {
-            // Not /proc/self: that is the program's table of descriptors, which is not the one this thread has.
+            // Not /proc/self: that is the program's table of descriptors, which is not the one this
+            // thread has.
             let file = format!("/proc/thread-self/fd/{}", self.file.raw());
             linkat(
                 CWD,
@@ -194,7 +198,8 @@ fn lock_file(name: &str) -> Option<Lock> {
             mode,
         )
         .ok()?;
-        // Shared, so that a child that opens the file anew can hold it as well; who removes keys asks for it alone.
+        // Shared, so that a child that opens the file anew can hold it as well; who removes keys
+        // asks for it alone.
         flock(&file, FlockOperation::NonBlockingLockShared).ok()?;
         Some(Lock {
             path,
@@ -215,7 +220,8 @@ fn host() -> String {
     }
 }
 
-/// When process `pid` started, in clock ticks since the machine did; `None` if there is none, or only what is left of it.
+/// When process `pid` started, in clock ticks since the machine did; `None` if there is none, or
+/// only what is left of it.
 fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is a name that may hold anything, in parentheses.

@@ -10,7 +10,8 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(24 * 3600);
 const PREFIX: &str = "pagetide";
-/// A prefix, an owner of 32 digits and two colons stay below what [`Key`](super::engine::Key) has room for.
+/// A prefix, an owner of 32 digits and two colons stay below what [`Key`](super::engine::Key) has
+/// room for.
 const PREFIX_BYTES_MAX: usize = 90;
 /// See [`Settings::spin`].
 const SPIN: Duration = Duration::from_micros(50);
@@ -47,9 +48,11 @@ pub(crate) struct Settings {
     pub(crate) patience: Duration,
     /// How long an owner counts as alive after its last sign of life, for those who cannot look.
     pub(crate) lease: Duration,
-    /// How long to look for an answer before sleeping: waking up costs more than a server nearby takes.
+    /// How long to look for an answer before sleeping: waking up costs more than a server nearby
+    /// takes.
     pub(crate) spin: Duration,
-    /// The processor of this machine that the server keeps to. Who runs there too waits for an answer by sleeping, at once.
+    /// The processor of this machine that the server keeps to. Who runs there too waits for an
+    /// answer by sleeping, at once.
     pub(crate) server_cpu: Option<u32>,
     /// Whether what dead runs left is removed when the store is first opened.
     pub(crate) gc: bool,
@@ -61,7 +64,8 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// From `place`, the URI without scheme and options. `unix` if it names a socket, else `port` is the default.
+    /// From `place`, the URI without scheme and options. `unix` if it names a socket, else `port`
+    /// is the default.
     pub(crate) fn new(
         scheme: &str,
         parts: &Parts<'_>,
@@ -115,21 +119,21 @@ impl Settings {
                     .to_owned(),
             ),
         };
-        // What goes through a socket file stays on this machine; of a port nobody knows where it leads.
+        // What goes through a socket file stays on this machine; of a port nobody knows where it
+        // leads.
         let leaves = !unix;
         let said = |name| parts.option(name).map(|_| parts.flag(name)).transpose();
-        let duration = |name, default: Duration, least: Duration| {
-            match parts.option(name) {
+        let duration = |name, default: Duration, least: Duration| match parts.option(name) {
             None => Ok(default),
             Some(text) => parse_duration(text)
                 .filter(|found| *found >= least)
                 .ok_or_else(|| {
                     config(format!(
-                        "option `{name}`: `{text}` is not a time of {} ms or more; write 500ms, 5s, 10m or 24h",
+                        "option `{name}`: `{text}` is not a time of {} ms or more; write 500ms, \
+                         5s, 10m or 24h",
                         least.as_millis()
                     ))
                 }),
-        }
         };
         let compress = match parts.option("compress") {
             Some("lz4") => Some(true),
@@ -183,7 +187,8 @@ fn processor(text: &str) -> Result<u32, StoreError> {
     };
     let present = std::fs::read_to_string(machine.join("present")).unwrap_or_default();
     Err(config(format!(
-        "option `server-cpu`: `{text}` is {problem}; expected the one processor that the server keeps to (`taskset -cp PID` shows it), of {}",
+        "option `server-cpu`: `{text}` is {problem}; expected the one processor that the server \
+         keeps to (`taskset -cp PID` shows it), of {}",
         present.trim()
     )))
 }

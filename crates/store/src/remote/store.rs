@@ -1,14 +1,17 @@
 //! A remote store: slots here, blobs there.
 //!
-//! A put seals its pages into one buffer and sends them in one go; it returns when every one is acknowledged, so the pager keeps
-//! the pages until then. The slot table, the words that open blobs and the owner's record are kept in step as follows.
+//! A put seals its pages into one buffer and sends them in one go; it returns when every one is
+//! acknowledged, so the pager keeps the pages until then. The slot table, the words that open blobs
+//! and the owner's record are kept in step as follows.
 //!
-//! - **Deleted slots** are not removed on the server at once: most are soon taken again and overwritten. They are *stale*. When many
-//!   are, those still unused are removed, with no put under way: otherwise the removal could overtake the put of a slot taken again.
-//! - **Cursed slots** are those of a request that was given up: a server that was stopped, or a network that was cut, may carry it out
-//!   at any later time, over whatever the slot then holds. They are never used again in this object's life.
-//! - **The record** names a bound that is above every slot ever put. It is written before the first put and before the bound is
-//!   passed, so whoever clears up finds every key.
+//! - **Deleted slots** are not removed on the server at once: most are soon taken again and
+//!   overwritten. They are *stale*. When many are, those still unused are removed, with no put
+//!   under way: otherwise the removal could overtake the put of a slot taken again.
+//! - **Cursed slots** are those of a request that was given up: a server that was stopped, or a
+//!   network that was cut, may carry it out at any later time, over whatever the slot then holds.
+//!   They are never used again in this object's life.
+//! - **The record** names a bound that is above every slot ever put. It is written before the first
+//!   put and before the bound is passed, so whoever clears up finds every key.
 
 use super::engine::{BLOB_MAX, Blob, Engine, FETCH_MAX};
 use super::envelope::{Envelope, Scratch, sealed_len};
@@ -229,7 +232,8 @@ impl RemoteStore {
         Some(kind)
     }
 
-    /// Notes that the server may have something for unused slots, and removes it there if that became much.
+    /// Notes that the server may have something for unused slots, and removes it there if that
+    /// became much.
     fn note_stale(&self, slots: impl Iterator<Item = Slot>) {
         let mut stale = lock(&self.stale);
         for slot in slots {

@@ -95,7 +95,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Whether nothing waits to be read, the end of the connection included. Under TLS not known: the server's bytes may be its own affair.
+    /// Whether nothing waits to be read, the end of the connection included. Under TLS not known:
+    /// the server's bytes may be its own affair.
     pub(crate) fn is_quiet(&self) -> bool {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         self.tls.is_some()
@@ -127,7 +128,8 @@ impl Stream {
     }
 
     pub(super) fn send_plain(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
-        // The number is checked first: if the program has closed it, it may be a file of the program's by now.
+        // The number is checked first: if the program has closed it, it may be a file of the
+        // program's by now.
         let socket = self.socket.writable().map_err(|mut error| {
             error.kind = ErrorKind::Temporary;
             error

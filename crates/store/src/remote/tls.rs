@@ -15,8 +15,8 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// Trusts the certificates in the file `ca`, or without it those the system trusts. `cert` and `key` are files with this
-    /// client's own certificate and key, for servers that ask for one.
+    /// Trusts the certificates in the file `ca`, or without it those the system trusts. `cert` and
+    /// `key` are files with this client's own certificate and key, for servers that ask for one.
     pub(crate) fn new(
         ca: Option<&str>,
         cert: Option<&str>,
@@ -38,7 +38,9 @@ impl Tls {
         if roots.is_empty() {
             return Err(config(match ca {
                 Some(path) => format!("option `ca`: {path}: there is no certificate in it"),
-                None => "no certificates to trust: name a file with `ca=FILE`, or install ca-certificates".to_owned(),
+                None => "no certificates to trust: name a file with `ca=FILE`, or install \
+                    ca-certificates"
+                    .to_owned(),
             }));
         }
         let builder =
@@ -76,7 +78,8 @@ impl Tls {
             if session.connection.is_handshaking() {
                 session.pull(stream).map_err(|mut error| {
                     error.context = format!(
-                        "shake hands (TLS) with {host} (does this port speak TLS? one that does not is named without the s: \
+                        "shake hands (TLS) with {host} (does this port speak TLS? one that does \
+                         not is named without the s: \
                          valkey://): {}",
                         error.context
                     );
@@ -110,7 +113,8 @@ pub(crate) struct Session {
 impl Session {
     pub(super) fn send(&mut self, mut bytes: &[u8], stream: &mut Stream) -> Result<(), StoreError> {
         while !bytes.is_empty() {
-            // Takes as much as its buffer bound allows; what it took is on its way before it is given more.
+            // Takes as much as its buffer bound allows; what it took is on its way before it is
+            // given more.
             let taken = self.connection.writer().write(bytes).map_err(failed)?;
             bytes = &bytes[taken..];
             self.flush(stream)?;
@@ -150,11 +154,13 @@ impl Session {
         pulled.map_err(failed)?;
         let processed = self.connection.process_new_packets();
         if let Err(error) = processed {
-            // The alert that says why is worth sending; that this fails as well is not worth saying.
+            // The alert that says why is worth sending; that this fails as well is not worth
+            // saying.
             let _ = self.flush(stream);
             return Err(StoreError::new(
                 ErrorKind::Config,
-                "TLS (is the server's certificate signed by one that `ca=FILE` names, or the system trusts?)",
+                "TLS (is the server's certificate signed by one that `ca=FILE` names, or the \
+                 system trusts?)",
             )
             .with_cause(error));
         }

@@ -30,7 +30,8 @@ pub fn random_bytes(seed: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Page number `seed`: by turns random, half random, text-like, a few bytes among zeros, same-filled, zero.
+/// Page number `seed`: by turns random, half random, text-like, a few bytes among zeros,
+/// same-filled, zero.
 pub fn page(seed: u64) -> Page {
     let mut page = Page::ZERO;
     match seed % 6 {

@@ -14,7 +14,8 @@ unsafe extern "C" {
 
 /// Runs `child` in a forked child beside `parent` and asserts that it returned zero.
 fn in_child(parent: impl FnOnce(), child: impl FnOnce() -> i32) {
-    // SAFETY: the child only does what `child` does, which is restricted to calls that neither allocate nor lock.
+    // SAFETY: the child only does what `child` does, which is restricted to calls that neither
+    // allocate nor lock.
     let pid = unsafe { fork() };
     if pid == 0 {
         let status = child();
@@ -39,7 +40,8 @@ pub fn a_forked_child_reads_what_the_parent_deletes(f: &Fixture) {
     let (mut ready, mut done) = std::io::pipe().unwrap();
     let freeze = f.store.freeze();
     let parent = || {
-        // Everything the parent can do to the shared bytes: delete all, reuse the room, delete that, again.
+        // Everything the parent can do to the shared bytes: delete all, reuse the room, delete
+        // that, again.
         f.store.delete(&slots[..600]);
         for round in 0..3 {
             let others: Vec<Page> = (0..700)
@@ -125,7 +127,8 @@ pub fn freezes_overlap(f: &Fixture) {
     let store = &*f.store;
     let put = |seed| put_all(store, &[random_page(seed)])[0];
     let free = |store: &dyn Store, slot: Slot| {
-        // Whether the slot comes back shows whether it was released. Probes are deleted again in the same order.
+        // Whether the slot comes back shows whether it was released. Probes are deleted again in
+        // the same order.
         let probes = put_all(store, &(0..8).map(page).collect::<Vec<_>>());
         store.delete(&probes);
         probes.contains(&slot)

@@ -26,7 +26,8 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Deleted slots and the freezes that were active then: none may be handed out again while one of these is.
+/// Deleted slots and the freezes that were active then: none may be handed out again while one of
+/// these is.
 type Kept = HashMap<Slot, Vec<Freeze>>;
 
 pub fn check(store: &dyn Store, steps: Vec<Step>) {

@@ -66,7 +66,8 @@ pub struct Valkey {
 }
 
 impl Valkey {
-    /// With `arguments` besides those that keep it private; on a Unix socket alone unless they say `--port`. `None`: not here.
+    /// With `arguments` besides those that keep it private; on a Unix socket alone unless they say
+    /// `--port`. `None`: not here.
     pub fn start(arguments: &[&str]) -> Option<Valkey> {
         if !is_here("redis-server") {
             return None;

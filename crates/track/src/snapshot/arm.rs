@@ -1,4 +1,5 @@
-//! Arming: write-protecting everything that is open, with the help of a few threads when that is much.
+//! Arming: write-protecting everything that is open, with the help of a few threads when that is
+//! much.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::channel;
@@ -12,10 +13,13 @@ use super::place::Place;
 use crate::memory::{TrackError, system};
 use crate::threads;
 
-/// Pages protected by one system call, at most: 8 MiB, so that the helpers share the work evenly, and writers are not held up for long.
+/// Pages protected by one system call, at most: 8 MiB, so that the helpers share the work evenly,
+/// and writers are not held up for long.
 const CHUNK_PAGES: usize = 2048;
-/// More open pages than a part in so many are protected with the rest of the memory, by large ranges; fewer one by one. A single page costs as much as
-/// twenty of a range while there is nobody to interrupt, and as much as some hundred while writers run elsewhere: each call then interrupts their processors.
+/// More open pages than a part in so many are protected with the rest of the memory, by large
+/// ranges; fewer one by one. A single page costs as much as twenty of a range while there is nobody
+/// to interrupt, and as much as some hundred while writers run elsewhere: each call then interrupts
+/// their processors.
 const MOST_OPEN_HELD: usize = 16;
 const MOST_OPEN_RUNNING: usize = 256;
 /// More helpers than this do not make the kernel faster.
@@ -100,14 +104,15 @@ impl Armer {
         Ok(armer)
     }
 
-    /// Closes every open page while the writers hold still; after an error everything counts as open. Allocates nothing: other threads may be parked.
-    /// One at a time.
+    /// Closes every open page while the writers hold still; after an error everything counts as
+    /// open. Allocates nothing: other threads may be parked. One at a time.
     pub fn close_all(&self) -> Result<(), Errno> {
         self.work.close_all(Writers::Held, &mut || {})
     }
 
-    /// Closes open pages, while writers go on, until few are open or a round leaves hardly fewer. Returns how many are open now. A thread of its own does
-    /// it, which may go where the writer is. One at a time.
+    /// Closes open pages, while writers go on, until few are open or a round leaves hardly fewer.
+    /// Returns how many are open now. A thread of its own does it, which may go where the writer
+    /// is. One at a time.
     pub fn close_most(&self) -> Result<usize, TrackError> {
         let (tell, told) = channel();
         let work = Arc::clone(&self.work);
@@ -134,7 +139,8 @@ impl Work {
             };
             self.close_all(writers, &mut || place.share_in_turns())?;
             let now = self.shared.guard.open_pages();
-            // Few, or hardly fewer: what is written in the time of a round is what remains, and a page is protected more cheaply when nobody writes.
+            // Few, or hardly fewer: what is written in the time of a round is what remains, and a
+            // page is protected more cheaply when nobody writes.
             if now <= FEW_OPEN_PAGES || now > open / 2 {
                 return Ok(now);
             }
@@ -147,7 +153,8 @@ impl Work {
     fn close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
         self.try_close_all(writers, between).inspect_err(|_| {
             let shared = &self.shared;
-            // A snapshot that is being swept needs what is opened here unsaved. Said first: what is opened was open after that.
+            // A snapshot that is being swept needs what is opened here unsaved. Said first: what is
+            // opened was open after that.
             shared.failed.store(true, SeqCst);
             // A region's page that counts as open is opened without our being told.
             shared

@@ -1,4 +1,5 @@
-//! The first write to a page after the instant: its old bytes are put aside, and the page is opened at once.
+//! The first write to a page after the instant: its old bytes are put aside, and the page is opened
+//! at once.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -57,8 +58,8 @@ impl Shared {
         Phase::decode(self.phase.load(SeqCst))
     }
 
-    /// Begins the snapshot of the next epoch: called between the holding of the writers and the arming, when pages written from now on must
-    /// be saved first.
+    /// Begins the snapshot of the next epoch: called between the holding of the writers and the
+    /// arming, when pages written from now on must be saved first.
     pub fn begin(&self, base: u32) -> u32 {
         let epoch = self.phase().epoch + 1;
         let phase = Phase {
@@ -67,12 +68,14 @@ impl Shared {
         };
         self.failed.store(false, SeqCst);
         self.phase.store(phase.encode(), SeqCst);
-        // A fault being served may have seen the phase before; it opens its page as one of that phase, before the arming closes it again.
+        // A fault being served may have seen the phase before; it opens its page as one of that
+        // phase, before the arming closes it again.
         self.guard.settle();
         epoch
     }
 
-    /// No page is needed any more: the snapshot is complete, failed or cancelled. Writers that wait for room go on.
+    /// No page is needed any more: the snapshot is complete, failed or cancelled. Writers that wait
+    /// for room go on.
     pub fn end(&self) {
         let phase = Phase {
             base: None,
@@ -84,15 +87,16 @@ impl Shared {
         self.guard.settle();
     }
 
-    /// Copies the page into `slot` if the snapshot still needs it; the slot goes back to the pool otherwise.
+    /// Copies the page into `slot` if the snapshot still needs it; the slot goes back to the pool
+    /// otherwise.
     fn save(&self, index: usize, held: &mut Held<'_>, slot: SlotIndex) {
         let phase = self.phase();
         if !phase.needs(held.word()) {
             return self.pool.give_back(slot);
         }
         let page = self.guard.spans.page(index).address() as *const u8;
-        // SAFETY: the page is one of the spans', which stay mapped; it is closed while its lock is held and it is needed, so nobody writes to it.
-        // The slot is ours until filled.
+        // SAFETY: the page is one of the spans', which stay mapped; it is closed while its lock is
+        // held and it is needed, so nobody writes to it. The slot is ours until filled.
         unsafe { std::ptr::copy_nonoverlapping(page, self.pool.room(slot), PAGE_SIZE) };
         held.set_saved(phase.epoch);
         self.copies.fetch_add(1, SeqCst);
@@ -111,7 +115,8 @@ impl OnWrite for Shared {
         };
         let _serving = self.guard.serving();
         self.faults.fetch_add(1, SeqCst);
-        // A slot is taken before the page's lock: the wait for one may be long, and the sweep must not wait for the lock meanwhile.
+        // A slot is taken before the page's lock: the wait for one may be long, and the sweep must
+        // not wait for the lock meanwhile.
         let needed = || self.phase().needs(self.pages.load(index));
         let still_needed = || {
             // Nobody makes room before the writers are let go, unless they are told.
@@ -129,7 +134,8 @@ impl OnWrite for Shared {
         }
         let phase = self.phase();
         if phase.needs(held.word()) {
-            // The instant of a snapshot came between the look and the lock, without its writers being held, or the wait ended early: try again.
+            // The instant of a snapshot came between the look and the lock, without its writers
+            // being held, or the wait ended early: try again.
             return false;
         }
         held.set_written(phase.epoch);

@@ -42,7 +42,8 @@ impl SnapshotId {
         let mut bytes = [0; 16];
         let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
         if filled != Ok(16) {
-            // Before the kernel's generator is ready, at boot: time, process and a place in memory tell snapshots apart.
+            // Before the kernel's generator is ready, at boot: time, process and a place in memory
+            // tell snapshots apart.
             let now = pagetide_kernel::sync::now_ns();
             let here = (&raw const bytes) as u64 ^ u64::from(std::process::id()) << 40;
             bytes[..8].copy_from_slice(&now.to_le_bytes());
@@ -309,7 +310,8 @@ impl Directory {
         bytes
     }
 
-    /// As read; blocks lie between the header and `data_end`. Allocates no more than a few times the length of `bytes`.
+    /// As read; blocks lie between the header and `data_end`. Allocates no more than a few times
+    /// the length of `bytes`.
     pub fn decode(bytes: &[u8], data_end: u64) -> Result<Directory, Wrong> {
         let shape = |what| Wrong::Shape("directory", what);
         let mut rest = Rest(bytes);

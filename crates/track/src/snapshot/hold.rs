@@ -8,8 +8,9 @@ const LEAST: Duration = Duration::from_millis(1);
 
 /// Holds every writer still, calls `arm`, and lets them go: this is the whole pause of a snapshot.
 ///
-/// While `arm` runs, no thread may be in the middle of a write to the memory, and none may begin one. Any closure that takes the locks the
-/// writers take will do: `|arm: &mut dyn FnMut()| { let _all = lock.write(); arm(); }`.
+/// While `arm` runs, no thread may be in the middle of a write to the memory, and none may begin
+/// one. Any closure that takes the locks the writers take will do: `|arm: &mut dyn FnMut()| { let
+/// _all = lock.write(); arm(); }`.
 pub trait Hold {
     /// Does it. An error is only returned if `arm` was not called.
     fn hold(self, arm: &mut dyn FnMut()) -> Result<(), ParkError>;
@@ -22,8 +23,9 @@ impl<F: FnOnce(&mut dyn FnMut())> Hold for F {
     }
 }
 
-/// Parks all other threads of the process by a signal. Blocking calls that the kernel does not restart (`poll`, `nanosleep`) return `EINTR` in
-/// them. Writes by the kernel on the program's behalf that are under way (`io_uring`, direct I/O) are not held.
+/// Parks all other threads of the process by a signal. Blocking calls that the kernel does not
+/// restart (`poll`, `nanosleep`) return `EINTR` in them. Writes by the kernel on the program's
+/// behalf that are under way (`io_uring`, direct I/O) are not held.
 #[derive(Debug, Clone, Copy)]
 pub struct ParkThreads {
     /// How long to wait for the last thread before giving up.
@@ -43,8 +45,9 @@ impl Hold for ParkThreads {
         let deadline = Instant::now() + self.patience;
         let mut at_once = (self.patience / 64).max(LEAST);
         let parked = loop {
-            // Not all of it at once: a thread may be kept from stopping by what one that has stopped holds, the allocator's lock for example.
-            // That one goes on for a while, then, and the next time it is likely to be elsewhere.
+            // Not all of it at once: a thread may be kept from stopping by what one that has
+            // stopped holds, the allocator's lock for example. That one goes on for a while, then,
+            // and the next time it is likely to be elsewhere.
             match park::park_others(at_once) {
                 Err(ParkError::Stubborn { .. }) if Instant::now() < deadline => {
                     std::thread::sleep(at_once / 2);

@@ -19,8 +19,8 @@ pub struct FileIdentity {
     inode: u64,
 }
 
-/// Opens a snapshot file, and says which it is. What is no regular file is refused; a FIFO without a writer is not
-/// waited for.
+/// Opens a snapshot file, and says which it is. What is no regular file is refused; a FIFO without
+/// a writer is not waited for.
 pub fn open_file(path: &Path) -> Result<(SnapshotFile, FileIdentity), FileError> {
     let name = path.display().to_string();
     let io = |error| FileError::Io(name.clone(), error);
@@ -49,7 +49,8 @@ fn kind_of(file: FileType) -> &'static str {
     }
 }
 
-/// Opens the parent of `child`, which is in `directory`: a file of the recorded name there, with the recorded id. None: `child` has no parent.
+/// Opens the parent of `child`, which is in `directory`: a file of the recorded name there, with
+/// the recorded id. None: `child` has no parent.
 pub fn open_parent(
     directory: &Path,
     child: &SnapshotFile,
@@ -138,7 +139,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Opens the snapshot at `path` and, for an incremental one, its parents: files of the recorded names in the same directory.
+    /// Opens the snapshot at `path` and, for an incremental one, its parents: files of the recorded
+    /// names in the same directory.
     pub fn open(path: &Path) -> Result<Image, FileError> {
         let directory = path.parent().unwrap_or(Path::new(""));
         let (file, identity) = open_file(path)?;
@@ -172,8 +174,9 @@ impl Image {
         })
     }
 
-    /// The image of `files`, newest first, each the parent of the one before. The last may have a parent that is left out: then pages that only
-    /// the parent has are shown as zeros, which is of use only for what these files themselves say.
+    /// The image of `files`, newest first, each the parent of the one before. The last may have a
+    /// parent that is left out: then pages that only the parent has are shown as zeros, which is of
+    /// use only for what these files themselves say.
     pub fn of(files: Vec<SnapshotFile>) -> Result<Image, FileError> {
         let mut image = Image::keeping_zeros(files)?;
         image.runs.retain(|run| run.block != ZEROS);
@@ -181,8 +184,8 @@ impl Image {
         Ok(image)
     }
 
-    /// As [`Image::of`], with runs that name zeros ([`ZEROS`]) kept: for writing a snapshot that builds on a parent. Such an image cannot be
-    /// restored.
+    /// As [`Image::of`], with runs that name zeros ([`ZEROS`]) kept: for writing a snapshot that
+    /// builds on a parent. Such an image cannot be restored.
     pub fn keeping_zeros(files: Vec<SnapshotFile>) -> Result<Image, FileError> {
         for pair in files.windows(2) {
             if pair[0].parent() != Some(pair[1].header().id) {
@@ -236,7 +239,8 @@ impl Image {
         &self.files
     }
 
-    /// Whether file number `file` is the very file that number `other_file` of `other` is. Known of images from [`Image::open`]; false elsewhere.
+    /// Whether file number `file` is the very file that number `other_file` of `other` is. Known of
+    /// images from [`Image::open`]; false elsewhere.
     pub fn is_same_file(&self, file: u32, other: &Image, other_file: u32) -> bool {
         let identity = |image: &Image, number: u32| image.identities.get(number as usize).copied();
         let this = identity(self, file);
@@ -292,7 +296,8 @@ impl Image {
         same.map(|index| &self.runs[*index as usize])
     }
 
-    /// Groups of indexes of runs, one group for each block that is needed, in the order of the files.
+    /// Groups of indexes of runs, one group for each block that is needed, in the order of the
+    /// files.
     pub(crate) fn blocks(&self) -> Vec<&[u32]> {
         let key = |index: &u32| {
             let run = &self.runs[*index as usize];
@@ -366,7 +371,8 @@ fn runs_of(
     Ok(runs)
 }
 
-/// `above`, and of `below` what it leaves uncovered; both by page and without overlaps, as is the result.
+/// `above`, and of `below` what it leaves uncovered; both by page and without overlaps, as is the
+/// result.
 fn overlay(above: &[ImageRun], below: &[ImageRun]) -> Vec<ImageRun> {
     let mut result = Vec::with_capacity(above.len() + below.len());
     let mut covers = above.iter().peekable();

@@ -1,7 +1,9 @@
-//! Bringing a snapshot back page by page: the memory is there at once, and each page arrives when it is touched, or when the background gets to it.
+//! Bringing a snapshot back page by page: the memory is there at once, and each page arrives when
+//! it is touched, or when the background gets to it.
 //!
-//! A page is installed with `UFFDIO_COPY`, which never overwrites one that is there. So the threads that fetch need not agree on who fetches what:
-//! a block fetched twice costs time, never bytes. When everything has been fetched the memory is unregistered and is plain memory.
+//! A page is installed with `UFFDIO_COPY`, which never overwrites one that is there. So the threads
+//! that fetch need not agree on who fetches what: a block fetched twice costs time, never bytes.
+//! When everything has been fetched the memory is unregistered and is plain memory.
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -25,7 +27,8 @@ use crate::threads;
 const SLICE: usize = 8;
 /// Pages of a working set fetched together.
 const BATCH_PAGES: usize = 256;
-/// Pages of zeros installed at once where a thread touches memory that the snapshot has nothing for.
+/// Pages of zeros installed at once where a thread touches memory that the snapshot has nothing
+/// for.
 const ZERO_PAGES: usize = 16;
 
 /// Why memory could not be restored lazily.
@@ -52,7 +55,8 @@ pub struct LazyPlan {
 }
 
 impl LazyPlan {
-    /// Records the order of first touches, for [`Restored::working_set`]. Nothing is fetched before it is touched then, and each page by itself.
+    /// Records the order of first touches, for [`Restored::working_set`]. Nothing is fetched before
+    /// it is touched then, and each page by itself.
     pub fn record(mut self) -> LazyPlan {
         self.record = true;
         self
@@ -101,9 +105,10 @@ struct Shared {
 
 /// Memory that comes back from a snapshot.
 ///
-/// Until [`Restored::wait`] returns, the memory must not be emptied (`madvise`), unmapped or moved: emptied pages would be fetched again. A child
-/// forked before that does not find the memory at all, rather than zeros where pages had not arrived. A damaged block ends in SIGBUS for those who touch it (Linux 6.6; before, the
-/// process is ended), never in zeros.
+/// Until [`Restored::wait`] returns, the memory must not be emptied (`madvise`), unmapped or moved:
+/// emptied pages would be fetched again. A child forked before that does not find the memory at
+/// all, rather than zeros where pages had not arrived. A damaged block ends in SIGBUS for those who
+/// touch it (Linux 6.6; before, the process is ended), never in zeros.
 pub struct Restored {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -159,7 +164,8 @@ pub fn restore(image: Image, plan: LazyPlan) -> Result<Restored, LazyError> {
     let server = start("pagetide-lazy", &shared, Shared::serve_faults)?;
     restored.threads.push(server);
     for place in &shared.places {
-        // SAFETY: the thread just started serves the faults and never touches this memory; nobody else knows it yet.
+        // SAFETY: the thread just started serves the faults and never touches this memory; nobody
+        // else knows it yet.
         let registered = unsafe { shared.uffd.register_missing(place.memory.range()) };
         registered.map_err(system("registering memory for missing faults"))?;
         let _ = set_inherited(place.memory.range(), false);
@@ -204,10 +210,12 @@ impl Shared {
         Some(place.first + page.0 - place.memory.range().start.0)
     }
 
-    /// Installs pages `range` from `source`, leaving those that are there. Where that fails, whoever waits faults again, and is served again.
+    /// Installs pages `range` from `source`, leaving those that are there. Where that fails,
+    /// whoever waits faults again, and is served again.
     fn install(&self, mut range: PageRange, mut source: *const u8) -> Result<(), Stop> {
         while !range.is_empty() {
-            // SAFETY: `source` holds the bytes of the rest of the range: a block buffer or the zeros, which are not registered.
+            // SAFETY: `source` holds the bytes of the rest of the range: a block buffer or the
+            // zeros, which are not registered.
             let progress = unsafe { self.uffd.copy(range, source, false) };
             let step = match progress.stop {
                 None => return Ok(()),
@@ -331,7 +339,8 @@ impl Shared {
         let _ = self.uffd.poison(PageRange::one(page));
     }
 
-    /// From now on it cannot become plain memory: pages that did not arrive would be zeros. They are served when they are touched.
+    /// From now on it cannot become plain memory: pages that did not arrive would be zeros. They
+    /// are served when they are touched.
     fn fail(&self, error: &dyn std::fmt::Display) {
         lock(&self.done).get_or_insert(Err(error.to_string()));
         self.told.notify_all();
@@ -404,8 +413,8 @@ impl Shared {
         }
     }
 
-    /// Everything that has bytes is there: the rest is zeros, which the kernel gives by itself. Not after a failure: pages would be zeros that
-    /// must not be.
+    /// Everything that has bytes is there: the rest is zeros, which the kernel gives by itself. Not
+    /// after a failure: pages would be zeros that must not be.
     fn complete(&self) {
         let mut done = lock(&self.done);
         if done.is_none() {
@@ -452,12 +461,13 @@ impl Restored {
         matches!(*lock(&self.shared.done), Some(Ok(())))
     }
 
-    /// Waits until all of it is there and the memory is plain memory. Without background, and when recording, this
-    /// returns only after a failure.
+    /// Waits until all of it is there and the memory is plain memory. Without background, and when
+    /// recording, this returns only after a failure.
     ///
     /// # Errors
-    /// The damaged block or the file that could not be read; pages that were lost raise SIGBUS when touched. Or pages that could not be
-    /// installed, as memory ran out; they are served when they are touched, as long as this lives.
+    /// The damaged block or the file that could not be read; pages that were lost raise SIGBUS when
+    /// touched. Or pages that could not be installed, as memory ran out; they are served when they
+    /// are touched, as long as this lives.
     pub fn wait(&self) -> Result<(), String> {
         let mut done = lock(&self.shared.done);
         loop {

@@ -2,13 +2,16 @@
 //!
 //! # How
 //!
-//! While the writers are held still ([`Hold`]), every page is write-protected (`arm`): that is the whole pause. Then they go on. The first
-//! write to a page puts its old bytes aside and opens the page at once ([`copy_aside`]); a worker takes the pages put aside and sweeps the rest
-//! ([`sweep`]) into a file ([`writer`]). A page is claimed exactly once, under a lock bit of its own ([`pages`]).
+//! While the writers are held still ([`Hold`]), every page is write-protected (`arm`): that is the
+//! whole pause. Then they go on. The first write to a page puts its old bytes aside and opens the
+//! page at once ([`copy_aside`]); a worker takes the pages put aside and sweeps the rest
+//! ([`sweep`]) into a file ([`writer`]). A page is claimed exactly once, under a lock bit of its
+//! own ([`pages`]).
 //!
-//! A snapshotter that is *incremental* leaves pages protected after they are saved. It then knows which pages were written since any earlier
-//! snapshot of its own, so that a later one can leave out the rest, and has only those to protect again. *Pre-arming* protects what is
-//! open before the writers are held, so that the pause has only to do what was written in the last moment.
+//! A snapshotter that is *incremental* leaves pages protected after they are saved. It then knows
+//! which pages were written since any earlier snapshot of its own, so that a later one can leave
+//! out the rest, and has only those to protect again. *Pre-arming* protects what is open before the
+//! writers are held, so that the pause has only to do what was written in the last moment.
 pub(crate) mod arm;
 pub(crate) mod copy_aside;
 pub mod format;
@@ -59,7 +62,8 @@ const NAME_BYTES_MAX: usize = 255;
 /// Without a limit given, one page of extra memory for so many of the memory.
 const POOL_SHARE: usize = 32;
 
-/// Why a snapshot could not be taken. The program's memory is as it would be without it, and no file is left under the snapshot's name.
+/// Why a snapshot could not be taken. The program's memory is as it would be without it, and no
+/// file is left under the snapshot's name.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The memory cannot be snapshotted.
@@ -70,7 +74,8 @@ pub enum SnapshotError {
     Park(#[from] ParkError),
     /// The hold closure did not call `arm`.
     #[error(
-        "the hold closure returned without arming; it must call its argument once, while the writers hold still"
+        "the hold closure returned without arming; it must call its argument once, while the \
+         writers hold still"
     )]
     NotArmed,
     /// One at a time.
@@ -78,13 +83,16 @@ pub enum SnapshotError {
     Busy,
     /// The base is not known here.
     #[error(
-        "snapshot {0} cannot be built upon: it is not among the last {bases} complete ones of this snapshotter, its file or one that it builds on was replaced by a later snapshot, or the snapshotter is not incremental (Builder::incremental)",
+        "snapshot {0} cannot be built upon: it is not among the last {bases} complete ones of \
+         this snapshotter, its file or one that it builds on was replaced by a later snapshot, or \
+         the snapshotter is not incremental (Builder::incremental)",
         bases = worker::BASES_MAX
     )]
     Base(SnapshotId),
     /// The name is taken, in the chain.
     #[error(
-        "a snapshot that this one would build on is called '{0}' as well; every file of a chain needs a name of its own"
+        "a snapshot that this one would build on is called '{0}' as well; every file of a chain \
+         needs a name of its own"
     )]
     SameName(String),
     /// The name cannot be kept in files that would build on this one.
@@ -101,9 +109,11 @@ pub enum SnapshotError {
     /// The file or sink failed.
     #[error("the snapshot could not be written: {0}")]
     Sink(#[from] std::io::Error),
-    /// Protecting memory failed while the snapshot was taken: [`Snapshotter::pre_arm`] has said how.
+    /// Protecting memory failed while the snapshot was taken: [`Snapshotter::pre_arm`] has said
+    /// how.
     #[error(
-        "memory could not be protected again while the snapshot was taken, and may have been written unsaved; take it again"
+        "memory could not be protected again while the snapshot was taken, and may have been \
+         written unsaved; take it again"
     )]
     Spoiled,
     /// A region's store does not give a page.
@@ -137,14 +147,16 @@ impl Builder {
         self
     }
 
-    /// The most memory for old bytes of pages, in bytes (at least 4 MiB; default: that, or a thirty-second of the memory if it is more). When it is
-    /// used up, writers wait for the worker at their next first write to a page.
+    /// The most memory for old bytes of pages, in bytes (at least 4 MiB; default: that, or a
+    /// thirty-second of the memory if it is more). When it is used up, writers wait for the worker
+    /// at their next first write to a page.
     pub fn extra_memory(mut self, bytes: usize) -> Builder {
         self.extra_bytes = Some(bytes);
         self
     }
 
-    /// Keeps track of what is written between snapshots. Each page's first write after each snapshot then costs a fault, and
+    /// Keeps track of what is written between snapshots. Each page's first write after each
+    /// snapshot then costs a fault, and
     /// [`Plan::base`] and a short pause are to be had.
     pub fn incremental(mut self, incremental: bool) -> Builder {
         self.incremental = incremental;
@@ -219,7 +231,8 @@ impl Plan {
         }
     }
 
-    /// Protects most of the memory before the writers are held: the pause shrinks, the writes in between cost a fault more.
+    /// Protects most of the memory before the writers are held: the pause shrinks, the writes in
+    /// between cost a fault more.
     pub fn pre_armed(mut self) -> Plan {
         self.pre_arm = true;
         self
@@ -230,9 +243,11 @@ impl Plan {
 ///
 /// # What the program must not do
 ///
-/// While a snapshot is being taken, memory must not be emptied (`MADV_DONTNEED`, `MADV_FREE`), unmapped or moved: the snapshot would show
-/// zeros or fail. Between snapshots it may be emptied. Devices that write to it by themselves (direct I/O, `io_uring` with registered buffers) must be quiet from the pause until the end.
-/// A forked child has the memory without any protection, and must not use the snapshotter.
+/// While a snapshot is being taken, memory must not be emptied (`MADV_DONTNEED`, `MADV_FREE`),
+/// unmapped or moved: the snapshot would show zeros or fail. Between snapshots it may be emptied.
+/// Devices that write to it by themselves (direct I/O, `io_uring` with registered buffers) must be
+/// quiet from the pause until the end. A forked child has the memory without any protection, and
+/// must not use the snapshotter.
 pub struct Snapshotter {
     shared: Arc<Shared>,
     faults: Option<FaultSource>,
@@ -241,12 +256,13 @@ pub struct Snapshotter {
     incremental: bool,
     /// There if any of the memory is a mapping.
     presence: Option<Presence>,
-    /// Held while memory is armed: a round that somebody else is in the middle of must be over before the writers are held, for that somebody may
-    /// be among them.
+    /// Held while memory is armed: a round that somebody else is in the middle of must be over
+    /// before the writers are held, for that somebody may be among them.
     arming: Mutex<()>,
 }
 
-/// A snapshot that is begun. Dropped before its writers were let go (arming failed, the hold closure panicked), it will not be.
+/// A snapshot that is begun. Dropped before its writers were let go (arming failed, the hold
+/// closure panicked), it will not be.
 struct Begun<'s> {
     snapshotter: &'s Snapshotter,
     number: u64,
@@ -295,7 +311,8 @@ impl Snapshotter {
         Snapshotter::builder().memory(memory).build().map(drop)
     }
 
-    /// Takes a snapshot into the file `path`, which appears when it is complete; a file that was there is replaced then. Returns when the pause is over.
+    /// Takes a snapshot into the file `path`, which appears when it is complete; a file that was
+    /// there is replaced then. Returns when the pause is over.
     pub fn snapshot(
         &self,
         path: &Path,
@@ -307,8 +324,9 @@ impl Snapshotter {
         self.take(Box::new(sink), path, Some(directory), plan, hold)
     }
 
-    /// Takes a snapshot into a sink; `name` is what incremental ones will call it. The sink runs in a thread of Pagetide's, where all signals of the program's
-    /// are blocked: what it starts inherits that.
+    /// Takes a snapshot into a sink; `name` is what incremental ones will call it. The sink runs in
+    /// a thread of Pagetide's, where all signals of the program's are blocked: what it starts
+    /// inherits that.
     pub fn snapshot_to(
         &self,
         sink: Box<dyn Sink>,
@@ -427,8 +445,9 @@ impl Snapshotter {
         ))
     }
 
-    /// Protects what is open, while writers go on, until little is: the next snapshot's pause has only that to do. Returns how many pages are
-    /// open now. Also useful by itself some time before a snapshot. While a snapshot is being armed it does nothing.
+    /// Protects what is open, while writers go on, until little is: the next snapshot's pause has
+    /// only that to do. Returns how many pages are open now. Also useful by itself some time before
+    /// a snapshot. While a snapshot is being armed it does nothing.
     pub fn pre_arm(&self) -> Result<usize, SnapshotError> {
         // Who arms for a snapshot may wait for writers, and the caller may be one.
         let _arming = match self.arming.try_lock() {
@@ -439,7 +458,8 @@ impl Snapshotter {
         self.close_most()
     }
 
-    /// Finds what was emptied since it was closed, which then counts as written, and has pages brought in that could not be protected otherwise.
+    /// Finds what was emptied since it was closed, which then counts as written, and has pages
+    /// brought in that could not be protected otherwise.
     fn look(&self) -> Result<(), SnapshotError> {
         let (Some(presence), shared) = (&self.presence, &self.shared) else {
             return Ok(());
@@ -482,7 +502,8 @@ impl Snapshotter {
 
 impl Drop for Snapshotter {
     fn drop(&mut self) {
-        // Cancels what is being taken. Then everything is opened while faults are still served, and only then do they end.
+        // Cancels what is being taken. Then everything is opened while faults are still served, and
+        // only then do they end.
         drop(self.worker.take());
         drop(self.armer.take());
         self.shared.guard.open_everything();

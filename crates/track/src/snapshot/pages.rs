@@ -1,4 +1,5 @@
-//! What is known of each page, in one word: a lock bit, the last snapshot that saved it, and the epoch of its last write.
+//! What is known of each page, in one word: a lock bit, the last snapshot that saved it, and the
+//! epoch of its last write.
 //!
 //! ```text
 //!  bit  0       BUSY     someone copies or opens the page; others wait, for less than a microsecond of copying and one system call
@@ -6,9 +7,10 @@
 //!      32..64   written  the last epoch in which it was opened to writers, 0: not since tracking began
 //! ```
 //!
-//! *Epochs* count snapshots: epoch `e` begins at the instant of snapshot `e`. A page is *needed* by snapshot `e` while `saved != e`, and, for one that
-//! builds on the snapshot of epoch `b`, only if `written >= b`: it was opened after that instant. Nothing has to be reset between snapshots, nor after one
-//! that failed.
+//! *Epochs* count snapshots: epoch `e` begins at the instant of snapshot `e`. A page is *needed* by
+//! snapshot `e` while `saved != e`, and, for one that builds on the snapshot of epoch `b`, only if
+//! `written >= b`: it was opened after that instant. Nothing has to be reset between snapshots, nor
+//! after one that failed.
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 const BUSY: u64 = 1;
@@ -102,7 +104,8 @@ impl Pages {
             })
     }
 
-    /// Takes the page's lock, spinning: its holder runs a bounded, short section and is never parked in it.
+    /// Takes the page's lock, spinning: its holder runs a bounded, short section and is never
+    /// parked in it.
     pub fn hold(&self, index: usize) -> Held<'_> {
         let mut spins = 0u32;
         loop {
@@ -119,7 +122,8 @@ impl Pages {
         }
     }
 
-    /// Notes that pages `from..to` were opened in `epoch`. The pages are saved, so nobody copies them; a holder may be opening them as well.
+    /// Notes that pages `from..to` were opened in `epoch`. The pages are saved, so nobody copies
+    /// them; a holder may be opening them as well.
     pub fn set_written(&self, from: usize, to: usize, epoch: u32) {
         for word in &self.0[from..to] {
             let _ = word.fetch_update(SeqCst, SeqCst, |value| {

@@ -1,8 +1,10 @@
 //! Which processor the sweep works on.
 //!
-//! To open a page, the kernel interrupts every other processor that runs the program and waits for its answer: 2 us, or 20 us and more where a hypervisor carries
-//! each interrupt. The sweep is what runs there. So where interrupts are dear, and one writer alone loses more time by them than its turns would cost it, the
-//! sweep shares that writer's processor, in short turns, and each first write takes a fifth of what it took. So does whoever protects memory while the writer goes on.
+//! To open a page, the kernel interrupts every other processor that runs the program and waits for
+//! its answer: 2 us, or 20 us and more where a hypervisor carries each interrupt. The sweep is what
+//! runs there. So where interrupts are dear, and one writer alone loses more time by them than its
+//! turns would cost it, the sweep shares that writer's processor, in short turns, and each first
+//! write takes a fifth of what it took. So does whoever protects memory while the writer goes on.
 //! Otherwise they work elsewhere.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -19,7 +21,8 @@ use pagetide_pager::follow::{FaultProcessors, Workplace};
 const DEAR_NS: u64 = 6_000;
 /// How often the sweep considers where to be.
 const CONSIDER_NS: u64 = 1_000_000;
-/// In percent of the writer's time, what its interrupts take, or would take: from the first on the sweep shares its processor, until it is less than the second.
+/// In percent of the writer's time, what its interrupts take, or would take: from the first on the
+/// sweep shares its processor, until it is less than the second.
 const LOST_PERCENT: (u64, u64) = (33, 20);
 
 /// Least length of a turn on a shared processor.
@@ -41,7 +44,8 @@ impl Writers {
         self.processors.note();
     }
 
-    /// Opening a page took `ns`. While a processor is shared there is nobody to interrupt, and that tells nothing.
+    /// Opening a page took `ns`. While a processor is shared there is nobody to interrupt, and that
+    /// tells nothing.
     pub fn note_opening(&self, ns: u64) {
         if !self.shared.load(Relaxed) {
             let before = self.open_ns.load(Relaxed);
@@ -93,7 +97,8 @@ impl<'a> Place<'a> {
         place
     }
 
-    /// Where the thread is, for good: it runs code of the program's, which must not find itself confined, and start threads that are.
+    /// Where the thread is, for good: it runs code of the program's, which must not find itself
+    /// confined, and start threads that are.
     pub fn rooted(shared: &'a Shared) -> Place<'a> {
         // What an earlier snapshot by the same thread has set.
         let _ = set_current_timer_slack(None);
@@ -133,7 +138,8 @@ impl<'a> Place<'a> {
         self.share(lost_percent >= enough);
     }
 
-    /// Shares the writer's processor if interrupting it is dear, there is one alone, and it is `worth` it.
+    /// Shares the writer's processor if interrupting it is dear, there is one alone, and it is
+    /// `worth` it.
     fn share(&mut self, worth: bool) {
         if self.rooted {
             return;
@@ -170,7 +176,8 @@ impl<'a> Place<'a> {
         self.share(true);
     }
 
-    /// On a shared processor, leaves the writer two thirds of the time; less where `pressure_percent` is more than fifty, down to nothing.
+    /// On a shared processor, leaves the writer two thirds of the time; less where
+    /// `pressure_percent` is more than fifty, down to nothing.
     fn take_turns(&mut self, pressure_percent: u64) {
         let turn_ns = worked_ns() - self.turn_began_ns;
         if turn_ns < TURN_NS {
@@ -209,7 +216,8 @@ mod tests {
     use crate::snapshot::pool::Pool;
     use pagetide_pager::follow::only;
 
-    /// Runs `test` in a thread of its own, so that other tests' threads stay where they are. The snapshotter's own parts, over one page that nothing protects.
+    /// Runs `test` in a thread of its own, so that other tests' threads stay where they are. The
+    /// snapshotter's own parts, over one page that nothing protects.
     fn apart(test: impl FnOnce(&Shared) + Send + 'static) {
         let body = move || {
             let page = Mapping::new(PAGE_SIZE).unwrap();

@@ -1,4 +1,5 @@
-//! Room for the old bytes of pages that are written before the sweep reaches them: a fixed number of slots, used without locks or allocation.
+//! Room for the old bytes of pages that are written before the sweep reaches them: a fixed number
+//! of slots, used without locks or allocation.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -22,8 +23,9 @@ pub(crate) struct Pool {
     filled: Box<[AtomicU64]>,
     /// The page each filled slot holds.
     pages: Box<[AtomicU64]>,
-    /// Where the next search for a free slot begins: words before it were full when they were last looked at. The first slots are used again and again,
-    /// so that memory which was never touched, and costs a fault of its own, is needed only by those who need more at a time.
+    /// Where the next search for a free slot begins: words before it were full when they were last
+    /// looked at. The first slots are used again and again, so that memory which was never touched,
+    /// and costs a fault of its own, is needed only by those who need more at a time.
     hint: AtomicUsize,
     used: AtomicUsize,
     used_max: AtomicUsize,
@@ -140,7 +142,8 @@ impl Pool {
         self.used.load(SeqCst) > 0 && self.filled.iter().any(|word| word.load(SeqCst) != 0)
     }
 
-    /// Filled slots with their pages, up to the length of `into`; the count. Each is given out once, to be given back.
+    /// Filled slots with their pages, up to the length of `into`; the count. Each is given out
+    /// once, to be given back.
     pub fn take_filled(&self, into: &mut [(SlotIndex, usize)]) -> usize {
         let mut count = 0;
         for (number, word) in self.filled.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Reading a snapshot file: everything is checked before it is used, and no length in the file is believed.
+//! Reading a snapshot file: everything is checked before it is used, and no length in the file is
+//! believed.
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -70,7 +71,8 @@ pub enum FileError {
     },
     /// The parent is not there, or another snapshot has its name.
     #[error(
-        "{name}: its parent, snapshot {parent}, is not {looked}; it is looked for by its name in the same directory: put it there"
+        "{name}: its parent, snapshot {parent}, is not {looked}; it is looked for by its name in \
+         the same directory: put it there"
     )]
     Parent {
         /// The file.
@@ -115,7 +117,8 @@ impl Default for BlockBuffer {
 }
 
 impl SnapshotFile {
-    /// Opens and checks the file at `path`: everything but the blocks, which are checked when they are read. What is no regular file is refused.
+    /// Opens and checks the file at `path`: everything but the blocks, which are checked when they
+    /// are read. What is no regular file is refused.
     pub fn open(path: &Path) -> Result<SnapshotFile, FileError> {
         Ok(super::image::open_file(path)?.0)
     }

@@ -8,8 +8,8 @@ use super::image::Image;
 use super::reader::{BlockBuffer, FileError};
 use super::writer::is_zero;
 
-/// Reads all pages of region `name` of `image` into `into`, which must have the region's length, with `threads` threads (0: one a
-/// processor). `progress` counts pages.
+/// Reads all pages of region `name` of `image` into `into`, which must have the region's length,
+/// with `threads` threads (0: one a processor). `progress` counts pages.
 ///
 /// # Errors
 /// A damaged or unreadable block: then the contents of `into` are not to be used.
@@ -25,7 +25,8 @@ pub fn read_region(
         return Err(FileError::Region {
             name: image.files()[0].name().to_owned(),
             what: format!(
-                "region '{name}' has {} pages of {PAGE_SIZE} bytes; {} bytes of memory were given for it",
+                "region '{name}' has {} pages of {PAGE_SIZE} bytes; {} bytes of memory were given \
+                 for it",
                 region.pages,
                 into.len()
             ),
@@ -47,7 +48,8 @@ struct Target {
     address: usize,
 }
 
-/// Whether pages of the memory that are not there read as zeros: private memory without a file, whose faults no userfaultfd serves.
+/// Whether pages of the memory that are not there read as zeros: private memory without a file,
+/// whose faults no userfaultfd serves.
 fn absent_is_zero(into: &[u8]) -> bool {
     let range = pagetide_kernel::PageRange::covering(into.as_ptr() as usize, into.len());
     let mut plain = true;
@@ -59,7 +61,8 @@ fn absent_is_zero(into: &[u8]) -> bool {
     plain && looked.is_ok()
 }
 
-/// Pages in no run are zeros. Memory that is zeros already is not written, so that fresh memory stays unused.
+/// Pages in no run are zeros. Memory that is zeros already is not written, so that fresh memory
+/// stays unused.
 fn zero_gaps(image: &Image, target: &Target, into: &mut [u8]) {
     let mut from = target.first;
     let end = target.first + target.pages;
@@ -163,8 +166,9 @@ fn place_block(
         let from =
             &bytes[run.first_in_block as usize * PAGE_SIZE..][..run.pages as usize * PAGE_SIZE];
         let to = target.address + (run.first - target.first) as usize * PAGE_SIZE;
-        // SAFETY: the run lies in the region (the reader checked it against the region's length), the region has the memory's length, and runs do
-        // not overlap, so every byte is written by one thread; the memory is borrowed mutably for the whole call.
+        // SAFETY: the run lies in the region (the reader checked it against the region's length),
+        // the region has the memory's length, and runs do not overlap, so every byte is written by
+        // one thread; the memory is borrowed mutably for the whole call.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to as *mut u8, from.len()) };
         pages += u64::from(run.pages);
     }

@@ -9,18 +9,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub trait Sink: Send {
     /// Takes all of `bytes`.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
-    /// Everything was appended: makes it durable, and visible under its name. Not called after a failure.
+    /// Everything was appended: makes it durable, and visible under its name. Not called after a
+    /// failure.
     fn commit(&mut self) -> io::Result<()>;
 }
 
 /// Bytes gathered before they are written.
 const BUFFER_BYTES: usize = 1 << 20;
-/// Bytes after which the kernel is asked to start writing them to the disk, so that the last flush has little left to do.
+/// Bytes after which the kernel is asked to start writing them to the disk, so that the last flush
+/// has little left to do.
 const FLUSH_BYTES: u64 = 32 << 20;
 static COUNTER: AtomicU64 = AtomicU64::new(0);
 
-/// A file written under a temporary name in the same directory, flushed to the disk and renamed at the end. Dropped before that, it is removed. It holds what
-/// was in memory, so only its owner may read it.
+/// A file written under a temporary name in the same directory, flushed to the disk and renamed at
+/// the end. Dropped before that, it is removed. It holds what was in memory, so only its owner may
+/// read it.
 #[derive(Debug)]
 pub struct FileSink {
     file: Option<BufWriter<File>>,
@@ -33,7 +36,8 @@ pub struct FileSink {
 }
 
 impl FileSink {
-    /// Starts a file that will appear as `path`, where nothing may be but a file to replace. Temporary files for the same name that a killed process left behind are removed.
+    /// Starts a file that will appear as `path`, where nothing may be but a file to replace.
+    /// Temporary files for the same name that a killed process left behind are removed.
     pub fn create(path: &Path) -> io::Result<FileSink> {
         let name = path.file_name().ok_or_else(|| {
             let text = format!("'{}' is not the name of a file", path.display());
@@ -43,7 +47,8 @@ impl FileSink {
             && !there.is_file()
         {
             let text = format!(
-                "'{}' is there and is no regular file; give a name that is free, or that of a file to replace",
+                "'{}' is there and is no regular file; give a name that is free, or that of a \
+                 file to replace",
                 path.display()
             );
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));

@@ -1,7 +1,8 @@
 //! When a snapshot that was queued may begin to be swept.
 //!
-//! It is queued before the writers are held, and begins when they are let go. But who holds them may write to the memory himself once it is armed; should there be
-//! no more room for old bytes then, the sweep has to make some, and begins at once.
+//! It is queued before the writers are held, and begins when they are let go. But who holds them
+//! may write to the memory himself once it is armed; should there be no more room for old bytes
+//! then, the sweep has to make some, and begins at once.
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pagetide_kernel::sync::Doorbell;

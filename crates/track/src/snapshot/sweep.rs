@@ -1,4 +1,5 @@
-//! The worker: takes old bytes that were put aside first, then sweeps the rest, and hands all of it to the writer.
+//! The worker: takes old bytes that were put aside first, then sweeps the rest, and hands all of it
+//! to the writer.
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -16,7 +17,8 @@ use super::writer::{Writer, Written};
 use crate::memory::Backing;
 use pagetide_pager::peek::Peeked;
 
-/// Pages looked up in the page map at a time, and opened again by one system call when they are saved.
+/// Pages looked up in the page map at a time, and opened again by one system call when they are
+/// saved.
 const WINDOW_PAGES: usize = 256;
 
 /// How far a snapshot is.
@@ -150,7 +152,8 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// What the window's pages hold, where that is known without reading: absent anonymous pages hold zeros, unless they are swapped out.
+    /// What the window's pages hold, where that is known without reading: absent anonymous pages
+    /// hold zeros, unless they are swapped out.
     fn look_up(&mut self, span: usize, from: usize, to: usize) {
         let spans = &self.shared.guard.spans;
         let range = spans.range(from, to);
@@ -175,7 +178,8 @@ impl<'a> Sweep<'a> {
     fn take_page(&mut self, span: usize, window: usize, index: usize) -> Result<(), Stopped> {
         let spans = &self.shared.guard.spans;
         let page = (index - spans.indexes(span).start) as u64;
-        // Where a writer is saving it, its bytes come from the pool; whether it did, another pass will show.
+        // Where a writer is saving it, its bytes come from the pool; whether it did, another pass
+        // will show.
         let Some(mut held) = self.shared.pages.try_hold(index) else {
             self.passed_over = true;
             return Ok(());
@@ -213,7 +217,8 @@ impl<'a> Sweep<'a> {
         }
         let source = spans.page(index).address() as *const u8;
         let place = &mut self.block[self.block_pages.len() * PAGE_SIZE..][..PAGE_SIZE];
-        // SAFETY: the page is one of the spans', which stay mapped; it is needed and its lock is held, so it is closed and nobody writes to it.
+        // SAFETY: the page is one of the spans', which stay mapped; it is needed and its lock is
+        // held, so it is closed and nobody writes to it.
         unsafe { std::ptr::copy_nonoverlapping(source, place.as_mut_ptr(), PAGE_SIZE) };
         held.set_saved(self.phase.epoch);
         drop(held);
@@ -245,7 +250,8 @@ impl<'a> Sweep<'a> {
         let shared = self.shared;
         let mut index = from;
         while index < to {
-            // A page that is not needed was saved whole: whoever saves it says so when its bytes are copied.
+            // A page that is not needed was saved whole: whoever saves it says so when its bytes
+            // are copied.
             let needed = |index: &usize| self.phase.needs(shared.pages.load(*index));
             let end = (index..to).find(needed).unwrap_or(to);
             if end > index {
@@ -271,7 +277,8 @@ impl<'a> Sweep<'a> {
             let spans = &self.shared.guard.spans;
             for (number, (slot, index)) in batch.iter().enumerate() {
                 let place = &mut bytes[number * PAGE_SIZE..][..PAGE_SIZE];
-                // SAFETY: the slot was filled and taken out, so its bytes are ours until it is given back.
+                // SAFETY: the slot was filled and taken out, so its bytes are ours until it is
+                // given back.
                 unsafe {
                     std::ptr::copy_nonoverlapping(
                         self.shared.pool.room(*slot),

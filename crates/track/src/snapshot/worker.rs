@@ -68,7 +68,8 @@ impl Default for Report {
     }
 }
 
-/// A snapshot that is to be armed. `faults`, `copies_aside` and `waits` of the report hold the counters before it.
+/// A snapshot that is to be armed. `faults`, `copies_aside` and `waits` of the report hold the
+/// counters before it.
 pub(crate) struct Job {
     /// See [`super::start::Start`].
     pub number: u64,
@@ -88,7 +89,8 @@ pub(crate) struct Outcome {
     result: Mutex<Option<Result<Report, SnapshotError>>>,
     told: Condvar,
     progress: Progress,
-    /// Told when the writers were let go: the claim, how long they were held, and how much of that was arming.
+    /// Told when the writers were let go: the claim, how long they were held, and how much of that
+    /// was arming.
     held: Mutex<Option<(Claim, Duration, Duration)>>,
     let_go: Condvar,
 }
@@ -274,7 +276,8 @@ fn serve(
             keep_protected,
             job.own_sink,
         );
-        // A sink that panics is a sink that fails: the writers must not wait for a worker that is no more.
+        // A sink that panics is a sink that fails: the writers must not wait for a worker that is
+        // no more.
         let swept = AssertUnwindSafe(|| sweep.run());
         let result = catch_unwind(swept)
             .unwrap_or_else(|_| Err(Stopped::Sink(std::io::Error::other("the sink panicked"))));
@@ -316,7 +319,8 @@ fn serve(
     }
 }
 
-/// A file has taken the place of a snapshot's: that one is no more, and those that build on it are of no use.
+/// A file has taken the place of a snapshot's: that one is no more, and those that build on it are
+/// of no use.
 fn forget_replaced(complete: &mut BTreeMap<u32, Base>, name: &str, directory: &Option<PathBuf>) {
     if directory.is_none() {
         return;
@@ -397,8 +401,8 @@ impl Snapshot {
         lock(&self.outcome.result).is_some()
     }
 
-    /// Gives it up: nothing of it remains. Returns at once; [`Snapshot::wait`] tells when it is over. A snapshot that is just being made durable
-    /// may be completed all the same.
+    /// Gives it up: nothing of it remains. Returns at once; [`Snapshot::wait`] tells when it is
+    /// over. A snapshot that is just being made durable may be completed all the same.
     pub fn cancel(&self) {
         self.outcome.progress.cancelled.store(true, SeqCst);
     }
@@ -406,7 +410,8 @@ impl Snapshot {
     /// Waits until the file is complete and durable.
     ///
     /// # Errors
-    /// The sink's error, or [`SnapshotError::Cancelled`]. No file is left under the snapshot's name then.
+    /// The sink's error, or [`SnapshotError::Cancelled`]. No file is left under the snapshot's name
+    /// then.
     pub fn wait(self) -> Result<Report, SnapshotError> {
         let mut result = lock(&self.outcome.result);
         loop {

@@ -45,7 +45,8 @@ impl WorkingSet {
         sink.commit()
     }
 
-    /// Reads the file `path`. A file that is damaged, or of another snapshot, is an error; the caller may go on without.
+    /// Reads the file `path`. A file that is damaged, or of another snapshot, is an error; the
+    /// caller may go on without.
     pub fn load(path: &Path, snapshot: SnapshotId) -> io::Result<WorkingSet> {
         let mut bytes = Vec::new();
         std::fs::File::open(path)

@@ -58,7 +58,8 @@ impl Writer {
         Writer::taken_at(now, sink, id, parent, regions)
     }
 
-    /// The same for a snapshot that was taken `created_ns` nanoseconds after 1970 began: for one that is put together from others.
+    /// The same for a snapshot that was taken `created_ns` nanoseconds after 1970 began: for one
+    /// that is put together from others.
     pub fn taken_at(
         created_ns: u64,
         mut sink: Box<dyn Sink>,
@@ -93,8 +94,8 @@ impl Writer {
         })
     }
 
-    /// Adds pages of one region, at most [`BLOCK_PAGES_MAX`]: `pages[i]`'s bytes are the i-th page of `bytes`. Each page is given once in a
-    /// snapshot. Pages of zeros take no room.
+    /// Adds pages of one region, at most [`BLOCK_PAGES_MAX`]: `pages[i]`'s bytes are the i-th page
+    /// of `bytes`. Each page is given once in a snapshot. Pages of zeros take no room.
     pub fn put(&mut self, region: u32, pages: &[u64], bytes: &[u8]) -> io::Result<()> {
         assert!(pages.len() <= BLOCK_PAGES_MAX && bytes.len() == pages.len() * PAGE_SIZE);
         let page_bytes = |index: usize| &bytes[index * PAGE_SIZE..][..PAGE_SIZE];

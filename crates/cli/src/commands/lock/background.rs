@@ -1,10 +1,12 @@
-//! Going on in the background: the same command again as a process of its own, which says when everything is set up.
+//! Going on in the background: the same command again as a process of its own, which says when
+//! everything is set up.
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Command, Stdio};
 
 use crate::exit::{Exit, Failure};
 
-/// Starts the background process, and returns when it has everything locked or has failed. Prints what that says: its process ID.
+/// Starts the background process, and returns when it has everything locked or has failed. Prints
+/// what that says: its process ID.
 pub fn start() -> Result<u8, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(
@@ -43,7 +45,8 @@ pub fn start() -> Result<u8, Failure> {
     Ok(status.code().map_or(Exit::Failed.code(), |code| code as u8))
 }
 
-/// In the background process: tells the one that started it its process ID, and the person there what it does, and lets go of their terminal.
+/// In the background process: tells the one that started it its process ID, and the person there
+/// what it does, and lets go of their terminal.
 pub fn ready(what: &str) -> Result<(), Failure> {
     // A closed stderr leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "{what}");

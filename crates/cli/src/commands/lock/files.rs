@@ -14,8 +14,8 @@ pub struct Listed {
     pub named: bool,
 }
 
-/// Regular files in the order of naming, each once however many names it has. Below directories, links and special files are passed over. The first thing that
-/// cannot be looked at is an error.
+/// Regular files in the order of naming, each once however many names it has. Below directories,
+/// links and special files are passed over. The first thing that cannot be looked at is an error.
 pub fn expand(named: &[PathBuf]) -> Result<Vec<Listed>, Failure> {
     let (files, failures) = expand_all(named);
     match failures.into_iter().next() {
@@ -35,7 +35,8 @@ pub fn expand_all(named: &[PathBuf]) -> (Vec<Listed>, Vec<Failure>) {
             Ok(_) => found.failures.push(Failure::new(
                 Exit::Usage,
                 format!(
-                    "{}: expected a regular file or a directory; this has no pages in the page cache",
+                    "{}: expected a regular file or a directory; this has no pages in the page \
+                     cache",
                     path.display()
                 ),
             )),

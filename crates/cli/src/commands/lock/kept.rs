@@ -69,7 +69,8 @@ pub fn all(options: &Lock, files: &[Listed]) -> Result<(Vec<Kept>, usize), Failu
         return Err(Failure::new(
             Exit::Usage,
             format!(
-                "--range: it begins at {offset} bytes, and all {shorter} files end before; expected at least one that is longer"
+                "--range: it begins at {offset} bytes, and all {shorter} files end before; \
+                 expected at least one that is longer"
             ),
         ));
     }
@@ -107,13 +108,18 @@ fn keep(options: &Lock, path: &Path, file: LockedFile) -> Result<Kept, Failure> 
     if !file.is_told() && options.mode == LockMode::Now {
         return Ok(Kept::Whole(file));
     }
-    Keeper::new(file, access).map(Kept::Watched).map_err(|error| {
-        let path = path.display();
-        Failure::new(
-            Exit::CannotPage,
-            format!("{path}: cannot be kept on fault: {error}; run as one of them, or lock all of it: --mode now"),
-        )
-    })
+    Keeper::new(file, access)
+        .map(Kept::Watched)
+        .map_err(|error| {
+            let path = path.display();
+            Failure::new(
+                Exit::CannotPage,
+                format!(
+                    "{path}: cannot be kept on fault: {error}; run as one of them, or lock all of \
+                it: --mode now"
+                ),
+            )
+        })
 }
 
 fn cannot_lock(path: &Path, error: &LockError, to_come: u64) -> Failure {

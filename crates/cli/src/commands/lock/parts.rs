@@ -16,7 +16,8 @@ pub fn parse_range(text: &str) -> Result<(u64, u64), String> {
     let (offset, len) = (size(offset)?, size(len)?);
     if offset % PAGE_BYTES != 0 {
         return Err(format!(
-            "'{text}': the offset, {offset} bytes, is no multiple of {PAGE_BYTES}, where a page begins; {expected}"
+            "'{text}': the offset, {offset} bytes, is no multiple of {PAGE_BYTES}, where a page \
+             begins; {expected}"
         ));
     }
     if len < PAGE_BYTES {

@@ -28,7 +28,8 @@ pub fn diff(old: &Path, new: &Path, json: bool) -> Result<u8, Failure> {
         let before = old.region(&region.name).map_err(failure)?;
         if before.pages != region.pages {
             let message = format!(
-                "region '{}' has {} pages in one and {} in the other; such snapshots cannot be compared",
+                "region '{}' has {} pages in one and {} in the other; such snapshots cannot be \
+                 compared",
                 region.name, before.pages, region.pages
             );
             return Err(Failure::new(Exit::Failed, message));
@@ -50,8 +51,8 @@ pub fn diff(old: &Path, new: &Path, json: bool) -> Result<u8, Failure> {
     Ok(if total == 0 { Exit::Ok } else { Exit::Failed }.code())
 }
 
-/// Looks only at pages that either snapshot has bytes for. A page that both have from one place in one file is the same, unread; another file of the
-/// same id may be altered.
+/// Looks only at pages that either snapshot has bytes for. A page that both have from one place in
+/// one file is the same, unread; another file of the same id may be altered.
 fn compare_region(
     old: &Image,
     old_first: u64,

@@ -49,7 +49,8 @@ fn in_order(mut files: Vec<Input>) -> Result<Vec<Input>, Failure> {
         Some(other) => Err(Failure::new(
             Exit::Usage,
             format!(
-                "'{}' does not belong to the chain of '{}'; give files of one chain, each the parent of the next, none left out between",
+                "'{}' does not belong to the chain of '{}'; give files of one chain, each the \
+                 parent of the next, none left out between",
                 other.file.name(),
                 chain
                     .first()
@@ -120,7 +121,8 @@ fn must_be_beside_parent(oldest: &Input, output: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!(
-        "the result builds on '{name}', which is not in '{}'; write it beside its parent, in '{}', or give the parents down to a full snapshot too",
+        "the result builds on '{name}', which is not in '{}'; write it beside its parent, in \
+         '{}', or give the parents down to a full snapshot too",
         given.display(),
         wanted.display()
     );

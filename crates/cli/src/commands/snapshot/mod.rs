@@ -1,4 +1,5 @@
-//! `pagetide snapshot`: looking at snapshot files, checking them, comparing and merging them. A file for each, and here what they share.
+//! `pagetide snapshot`: looking at snapshot files, checking them, comparing and merging them. A
+//! file for each, and here what they share.
 mod diff;
 mod inspect;
 mod merge;
@@ -50,7 +51,8 @@ pub enum SnapshotCommand {
     /// Put a chain of snapshots together into one file
     #[command(after_help = crate::exit::OF_SNAPSHOTS)]
     Merge {
-        /// The files, in any order; each but one is the parent of another. Without the first one's parent the result builds on that, and must be beside it
+        /// The files, in any order; each but one is the parent of another. Without the first one's
+        /// parent the result builds on that, and must be beside it
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// Where the result goes; nothing may be there yet
@@ -77,7 +79,8 @@ fn failure(error: FileError) -> Failure {
         FileError::Parent { .. } => Failure::new(
             Exit::Store,
             format!(
-                "{}; a parent is looked for beside the file that builds on it, under the name that `pagetide snapshot inspect` shows: put it there",
+                "{}; a parent is looked for beside the file that builds on it, under the name \
+                 that `pagetide snapshot inspect` shows: put it there",
                 lack(&error)
             ),
         ),

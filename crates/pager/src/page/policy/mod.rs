@@ -1,11 +1,14 @@
 //! Which page goes next.
 //!
-//! A policy here sees little: that a page came in, and that one it gave up is wanted again. There is no accessed bit on anonymous memory,
-//! so a page that is used every microsecond and one that is never used look the same until they are evicted. What a policy remembers of a page stands in the
-//! page's own word ([`Word::with_history`]), so it costs no memory, no lock and no allocation, and survives the page's eviction.
+//! A policy here sees little: that a page came in, and that one it gave up is wanted again. There
+//! is no accessed bit on anonymous memory, so a page that is used every microsecond and one that is
+//! never used look the same until they are evicted. What a policy remembers of a page stands in the
+//! page's own word ([`Word::with_history`]), so it costs no memory, no lock and no allocation, and
+//! survives the page's eviction.
 //!
-//! The pager keeps two queues, [`Queue::Small`] and [`Queue::Main`]; a policy says which one a page enters, which one is taken from, and what
-//! becomes of the page taken. Decisions are pure arithmetic on words and a few atomics: the simulator of `bench policy` runs the same code.
+//! The pager keeps two queues, [`Queue::Small`] and [`Queue::Main`]; a policy says which one a page
+//! enters, which one is taken from, and what becomes of the page taken. Decisions are pure
+//! arithmetic on words and a few atomics: the simulator of `bench policy` runs the same code.
 pub mod fifo;
 pub mod s3fifo;
 
@@ -29,15 +32,18 @@ pub enum Verdict {
     Keep(Word, Queue),
 }
 
-/// Chooses. Called by the threads that serve faults and by the evictor, at the same time: no locks, no allocation.
+/// Chooses. Called by the threads that serve faults and by the evictor, at the same time: no locks,
+/// no allocation.
 pub trait Policy: Send + Sync {
     /// Its name on the command line.
     fn name(&self) -> &'static str;
 
-    /// A page was made resident; `word` carries what was remembered when it was evicted. Returns what to remember now, and its queue.
+    /// A page was made resident; `word` carries what was remembered when it was evicted. Returns
+    /// what to remember now, and its queue.
     fn admit(&self, word: Word) -> (Word, Queue);
 
-    /// The queue to take the next candidate from, by the entries in each and the pages that may be resident. An empty one must not be named unless both are.
+    /// The queue to take the next candidate from, by the entries in each and the pages that may be
+    /// resident. An empty one must not be named unless both are.
     fn next(&self, small: u64, main: u64, budget: u64) -> Queue;
 
     /// What becomes of a candidate taken from `queue`.

@@ -1,15 +1,22 @@
 //! S3-FIFO (Yang et al., SOSP 2023) for a cache that never sees its hits.
 //!
-//! As there, pages begin in a small queue, leave it quickly, and enter the main queue when they are wanted again while they are still remembered (the *ghosts*). There, an
-//! object that was hit goes round the main queue again. Here no hit is seen, so every page of the main queue must go in turn, and the hot ones come back as misses. Two things make up for it:
+//! As there, pages begin in a small queue, leave it quickly, and enter the main queue when they are
+//! wanted again while they are still remembered (the *ghosts*). There, an object that was hit goes
+//! round the main queue again. Here no hit is seen, so every page of the main queue must go in
+//! turn, and the hot ones come back as misses. Two things make up for it:
 //!
-//! - *Admission by lot.* While most pages that the main queue gives up are wanted back soon, it holds the right pages, and a ghost gets in only by lot,
-//!   one in `LOT`. The page wanted most often draws most lots, so the main queue comes to hold the most used pages, as with q-LRU (Garetto, Leonardi and Martina, 2016); and of a loop larger than
-//!   memory a part stays, where FIFO and LRU keep none. As soon as the main queue gives up pages that nobody asks for, it is open to all ghosts: so a new phase of the program is followed.
+//! - *Admission by lot.* While most pages that the main queue gives up are wanted back soon, it
+//!   holds the right pages, and a ghost gets in only by lot, one in `LOT`. The page wanted most
+//!   often draws most lots, so the main queue comes to hold the most used pages, as with q-LRU
+//!   (Garetto, Leonardi and Martina, 2016); and of a loop larger than memory a part stays, where
+//!   FIFO and LRU keep none. As soon as the main queue gives up pages that nobody asks for, it is
+//!   open to all ghosts: so a new phase of the program is followed.
 //! - *A second chance* for a ghost that came back at once: it goes round the main queue once more.
 //!
-//! A ghost is nothing but eight bits in its page's word: the epoch of its eviction. An epoch is a sixteenth of the budget's worth of evictions, and ghosts are remembered for a budget's worth. After 255
-//! epochs the count begins anew, so one in sixteen of the pages forgotten long ago is taken for a ghost.
+//! A ghost is nothing but eight bits in its page's word: the epoch of its eviction. An epoch is a
+//! sixteenth of the budget's worth of evictions, and ghosts are remembered for a budget's worth.
+//! After 255 epochs the count begins anew, so one in sixteen of the pages forgotten long ago is
+//! taken for a ghost.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::{Policy, Queue, Verdict};
@@ -21,7 +28,8 @@ const WINDOW: u64 = 16;
 const EPOCHS: u64 = 255;
 /// The small queue's share of the pages: one in so many.
 const SMALL: u64 = 10;
-/// Of the ghosts that ask for a place in a main queue that holds the right pages, one in so many gets it.
+/// Of the ghosts that ask for a place in a main queue that holds the right pages, one in so many
+/// gets it.
 const LOT: u64 = 16;
 /// Pages given up by the main queue after which the account is halved.
 const ACCOUNT: u64 = 256;

@@ -1,7 +1,7 @@
 //! `memcached://`: keys spread over servers by consistent hashing, the text protocol, pipelined.
 //!
-//! A server of this kind keeps everything in memory and may be told to drop what it likes: it is used only if told not to
-//! (`-M`), and what it held is lost when it restarts.
+//! A server of this kind keeps everything in memory and may be told to drop what it likes: it is
+//! used only if told not to (`-M`), and what it held is lost when it restarts.
 
 mod records;
 mod ring;
@@ -28,7 +28,8 @@ pub(crate) fn settings(scheme: &str, rest: &str) -> Result<Settings, StoreError>
     let settings = Settings::new(scheme, &Parts::parse(scheme, rest, &COMMON)?, PORT, false)?;
     if settings.user.is_some() || settings.password.is_some() {
         return Err(config(
-            "memcached's text protocol has no users and passwords: leave them out, and keep its port to a network of your own",
+            "memcached's text protocol has no users and passwords: leave them out, and keep its \
+             port to a network of your own",
         ));
     }
     Ok(settings)
@@ -58,7 +59,8 @@ impl Memcached {
             })?;
             if evicts {
                 return Err(config(format!(
-                    "{} evicts items when it is full, and would lose pages; to mend it start it with `memcached -M` (and `-m` with \
+                    "{} evicts items when it is full, and would lose pages; to mend it start it \
+                     with `memcached -M` (and `-m` with \
                      enough megabytes)",
                     node.server.name()
                 )));
@@ -183,7 +185,8 @@ impl Engine for Memcached {
                 continue;
             }
             let done = node.with(&self.manner, |link| {
-                // One request for each, so that the answer to each has its place whether the item is there or not.
+                // One request for each, so that the answer to each has its place whether the item
+                // is there or not.
                 for slot in slots.iter().filter(|slot| mine(slot)) {
                     link.output.extend_from_slice(b"get ");
                     link.output

@@ -1,5 +1,6 @@
-//! Owners' records in memcached, which cannot list its keys: one item names the owners, changed by compare-and-swap; each record
-//! is an item, and so is each lease, which expires by itself. They lie on the first server.
+//! Owners' records in memcached, which cannot list its keys: one item names the owners, changed by
+//! compare-and-swap; each record is an item, and so is each lease, which expires by itself. They
+//! lie on the first server.
 
 use super::{Memcached, said, value_len};
 use crate::remote::link::Link;
@@ -100,7 +101,12 @@ pub(super) fn write(
 ) -> Result<(), StoreError> {
     let owner = record.owner.as_str();
     memcached.nodes[0].with(&memcached.manner, |link| {
-        set(link, &item(prefix, "lease", owner), record.lease_seconds.max(1), "1")?;
+        set(
+            link,
+            &item(prefix, "lease", owner),
+            record.lease_seconds.max(1),
+            "1",
+        )?;
         set(link, &item(prefix, "record", owner), 0, &record.to_text())?;
         change_list(link, prefix, |owners| {
             if owners.iter().any(|other| other == owner) {
@@ -109,7 +115,10 @@ pub(super) fn write(
             if owners.len() >= OWNERS_MAX {
                 return Err(StoreError::new(
                     ErrorKind::Full,
-                    format!("{OWNERS_MAX} owners use this prefix already: give this run another `prefix`"),
+                    format!(
+                        "{OWNERS_MAX} owners use this prefix already: give this run another \
+                        `prefix`"
+                    ),
                 ));
             }
             owners.push(owner.to_owned());

@@ -1,7 +1,9 @@
-//! Consistent hashing: each server has many points on a ring, and a key belongs to the first point after it.
+//! Consistent hashing: each server has many points on a ring, and a key belongs to the first point
+//! after it.
 //!
-//! A server more or less then moves only its own share of the keys (Karger et al., 1997). A run's servers do not change, but
-//! runs started with different lists must agree on what they share: the records of owners.
+//! A server more or less then moves only its own share of the keys (Karger et al., 1997). A run's
+//! servers do not change, but runs started with different lists must agree on what they share: the
+//! records of owners.
 
 use xxhash_rust::xxh3::xxh3_64;
 

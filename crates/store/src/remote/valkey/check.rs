@@ -25,7 +25,8 @@ pub(crate) fn greeting(user: Option<String>, password: Option<String>) -> Box<Gr
         link.send()?;
         let answer = head(link).map_err(|mut error| {
             if error.kind == ErrorKind::Temporary {
-                error.context += " to the first request (does this port speak TLS? one that does is named with an s: valkeys://)";
+                error.context += " to the first request (does this port speak TLS? one that does \
+                    is named with an s: valkeys://)";
             }
             error
         });
@@ -51,7 +52,8 @@ fn refused(mut error: StoreError, user: Option<&str>) -> StoreError {
                 true =>
                     "check user and password, in the URI or in the file that `password-file` names",
                 false =>
-                    "put user and password before the host (valkey://USER:PASSWORD@HOST, valkey+unix://USER:PASSWORD@/PATH), or the \
+                    "put user and password before the host (valkey://USER:PASSWORD@HOST, \
+                     valkey+unix://USER:PASSWORD@/PATH), or the \
                      password in a file and write `?password-file=FILE`",
             }
         );
@@ -107,7 +109,8 @@ pub(crate) fn server(
     let has = value(&info, "connected_slaves").and_then(|count| count.parse().ok());
     if replicas > 0 && has.unwrap_or(0) < replicas {
         return refuse(format!(
-            "option `replicas`: {replicas} are asked for, and {} has {}: have them follow it (REPLICAOF) before the start, or ask for fewer",
+            "option `replicas`: {replicas} are asked for, and {} has {}: have them follow it \
+             (REPLICAOF) before the start, or ask for fewer",
             server.name(),
             has.unwrap_or(0)
         ));
@@ -116,7 +119,8 @@ pub(crate) fn server(
         Some("noeviction") => {}
         Some(policy) => {
             return refuse(format!(
-                "{} evicts keys when it is full (maxmemory-policy {policy}), and would lose pages; to mend it: {} CONFIG SET \
+                "{} evicts keys when it is full (maxmemory-policy {policy}), and would lose \
+                 pages; to mend it: {} CONFIG SET \
                  maxmemory-policy noeviction",
                 server.name(),
                 server.cli()

@@ -1,6 +1,7 @@
 //! `valkey://` and its kin: servers that speak Redis's protocol, one or a cluster of them.
 //!
-//! Reads are pipelined GETs, writes pipelined SETs, one request and one wait for each node that a batch concerns.
+//! Reads are pipelined GETs, writes pipelined SETs, one request and one wait for each node that a
+//! batch concerns.
 
 mod check;
 mod records;
@@ -123,7 +124,8 @@ impl Valkey {
         }
     }
 
-    /// Runs `talk` for each node that has a part of the work; `talk` says with `false` that there was nothing to do.
+    /// Runs `talk` for each node that has a part of the work; `talk` says with `false` that there
+    /// was nothing to do.
     fn each_node(
         &self,
         mut talk: impl FnMut(&Route, usize) -> Result<(), StoreError>,
@@ -158,8 +160,8 @@ impl Valkey {
     }
 }
 
-/// Reads `count` answers that say no more than that it was done. All are read, so that the connection stays usable; the first
-/// refusal is returned inside.
+/// Reads `count` answers that say no more than that it was done. All are read, so that the
+/// connection stays usable; the first refusal is returned inside.
 fn read_acknowledgements(
     link: &mut Link,
     count: usize,

@@ -1,4 +1,5 @@
-//! The protocol (RESP, version 2): requests are arrays of byte strings, answers are one of five forms.
+//! The protocol (RESP, version 2): requests are arrays of byte strings, answers are one of five
+//! forms.
 
 use crate::remote::link::Link;
 use crate::{ErrorKind, StoreError};
@@ -40,7 +41,8 @@ pub(crate) fn request(out: &mut Vec<u8>, words: &[&[u8]]) {
     words.iter().for_each(|bytes| word(out, bytes));
 }
 
-/// A number and the end of the line, without formatting machinery: this is on the path of every read.
+/// A number and the end of the line, without formatting machinery: this is on the path of every
+/// read.
 fn number(out: &mut Vec<u8>, value: usize) {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
@@ -105,7 +107,8 @@ pub(crate) fn answer(link: &mut Link) -> Result<Answer, StoreError> {
 }
 
 fn answer_at(link: &mut Link, depth: u32) -> Result<Answer, StoreError> {
-    // Simple strings and errors are wanted as text here, so the line is looked at before `head` would drop it.
+    // Simple strings and errors are wanted as text here, so the line is looked at before `head`
+    // would drop it.
     let line = link.line()?.to_vec();
     let (form, rest) = line.split_first().ok_or_else(|| strange(b""))?;
     let text = || String::from_utf8_lossy(rest).into_owned();

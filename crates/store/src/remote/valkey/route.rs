@@ -45,7 +45,8 @@ impl Route {
         Err(first_error.unwrap_or_else(|| StoreError::new(ErrorKind::Config, "no server is named")))
     }
 
-    /// The masters of the cluster that `servers` belong to, as the first of them that answers says; those of `before` are asked as well.
+    /// The masters of the cluster that `servers` belong to, as the first of them that answers says;
+    /// those of `before` are asked as well.
     pub(crate) fn of_cluster(
         servers: &[Server],
         manner: &Manner,
@@ -70,7 +71,8 @@ impl Route {
     pub(crate) fn node_of(&self, key: &[u8]) -> usize {
         match &self.map {
             None => 0,
-            // A slot that no node has: any node's answer (CLUSTERDOWN, MOVED) tells more than we know.
+            // A slot that no node has: any node's answer (CLUSTERDOWN, MOVED) tells more than we
+            // know.
             Some(map) => match map[hash_slot(key)] {
                 NOWHERE => 0,
                 node => usize::from(node),
@@ -95,7 +97,8 @@ fn is_replica(server: &Server) -> StoreError {
     )
 }
 
-/// Our keys have no braces in them unless the prefix has, so the rule of hash tags is followed in full.
+/// Our keys have no braces in them unless the prefix has, so the rule of hash tags is followed in
+/// full.
 fn hash_slot(key: &[u8]) -> usize {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -173,7 +176,8 @@ fn ask_map(link: &mut Link, asked: &Server) -> Result<Route, StoreError> {
     })
 }
 
-/// A cluster names its members by address; by nothing if it does not know its own; by name only where it is told to.
+/// A cluster names its members by address; by nothing if it does not know its own; by name only
+/// where it is told to.
 fn member(host: String, port: i64, asked: &Server) -> Result<Server, StoreError> {
     let Server::Tcp {
         host: asked_host,
@@ -195,7 +199,8 @@ fn member(host: String, port: i64, asked: &Server) -> Result<Server, StoreError>
             return Err(StoreError::new(
                 ErrorKind::Config,
                 format!(
-                    "the cluster names a member `{named}`: have it announce addresses (cluster-preferred-endpoint-type ip)"
+                    "the cluster names a member `{named}`: have it announce addresses \
+                     (cluster-preferred-endpoint-type ip)"
                 ),
             ));
         }
