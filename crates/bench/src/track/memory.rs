@@ -86,7 +86,7 @@ impl Plain {
     /// For a tracker or a snapshotter, which is dropped before this is.
     pub fn memory(&self) -> std::result::Result<Memory, TrackError> {
         // SAFETY: mapped as long as this lives; the callers keep to the order.
-        unsafe { Memory::mapping("data", self.address as *mut u8, self.len) }
+        unsafe { Memory::from_raw_parts("data", self.address as *mut u8, self.len) }
     }
 
     /// Fills every page with half-compressible data.
@@ -162,13 +162,11 @@ impl Drop for Plain {
 }
 
 /// Reads a byte of page `page` of the region `data` that was restored.
-pub fn touch(restored: &pagetide::track::snapshot::lazy::Restored, page: usize) -> u8 {
-    let (address, len) = restored
+pub fn touch(restored: &pagetide::track::Restored, page: usize) -> u8 {
+    let data = restored
         .region("data")
         .expect("the benchmark wrote this region");
-    assert!(page < len / PAGE_BYTES);
-    // SAFETY: within the region, which lives as long as `restored`.
-    unsafe { address.add(page * PAGE_BYTES).read_volatile() }
+    std::hint::black_box(data.as_slice()[page * PAGE_BYTES])
 }
 
 /// The child that was forked last and is not waited for yet; 0 for none.

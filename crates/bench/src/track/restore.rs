@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use pagetide::track::read_region_with;
 use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::lazy::{LazyPlan, restore as restore_lazily};
-use pagetide::track::snapshot::restore::read_region;
+use pagetide::track::{LazyPlan, restore as restore_lazily};
 use serde::Serialize;
 
 use super::memory::{HugePages, Plain, touch};
@@ -119,7 +119,7 @@ fn measure(plan: &Plan, working_set: usize, path: &std::path::Path) -> Result<Fi
     for _ in 0..plan.runs {
         let mut into = Plain::new(plan.size, HugePages::Never)?;
         let begun = Instant::now();
-        read_region(&open()?, "data", into.bytes_mut(), 0, &AtomicU64::new(0))
+        read_region_with(&open()?, "data", into.bytes_mut(), 0, &AtomicU64::new(0))
             .map_err(Error::other)?;
         columns[0].push(microseconds(begun.elapsed()));
         drop(into);

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
+use pagetide::Delivery;
 use pagetide::track::snapshot::Plan as SnapshotPlan;
-use pagetide::track::{Delivery, ParkThreads, Snapshotter};
+use pagetide::track::{ParkThreads, Snapshotter};
 use serde::Serialize;
 
 use super::memory::{Child, HugePages, Plain};

@@ -1,6 +1,14 @@
 //! The snapshot file's fixed parts, byte by byte. `docs/snapshot-format.md` describes the whole.
 //!
 //! All numbers are little-endian. Nothing here reads or writes files.
+//!
+//! ```
+//! use pagetide::track::snapshot::format::{Header, SnapshotId};
+//!
+//! let (id, parent) = (SnapshotId::random(), SnapshotId::NONE);
+//! let header = Header { id, parent, created_ns: 0 };
+//! assert_eq!(Header::decode(&header.encode()), Ok(header));
+//! ```
 use pagetide_kernel::PAGE_SIZE;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -30,7 +38,14 @@ pub const REGION_PAGES_MAX: u64 = 1 << 40;
 pub const ZEROS: u32 = u32::MAX;
 
 /// Names a snapshot, for good: 16 random bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+///
+/// ```
+/// use pagetide::track::SnapshotId;
+///
+/// assert_ne!(SnapshotId::random(), SnapshotId::random());
+/// assert_eq!(SnapshotId::NONE.to_string(), "0".repeat(32));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SnapshotId(pub [u8; 16]);
 
 impl SnapshotId {
