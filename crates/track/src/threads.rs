@@ -7,7 +7,7 @@ use pagetide_kernel::thread::{C_LIBRARY_SIGNALS, set_signal_mask};
 use rustix::io::Errno;
 
 use super::memory::TrackError;
-use pagetide_pager::request::Completion;
+use pagetide_pager::requests::Completion;
 
 /// All but those that report the thread's own mistakes, and those that the C library waits for.
 const BLOCKED: u64 = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1) | C_LIBRARY_SIGNALS);

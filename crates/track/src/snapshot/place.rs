@@ -15,7 +15,7 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::copy_aside::Shared;
-use pagetide_pager::follow::{FaultProcessors, Workplace};
+use pagetide_pager::placement::{CpuBinding, FaultProcessors};
 
 /// Opening a page takes so long only if another processor has to answer.
 const DEAR_NS: u64 = 6_000;
@@ -57,7 +57,7 @@ impl Writers {
 /// Where a thread that sweeps or arms works. Dropping it leaves the thread free to work anywhere.
 pub(crate) struct Place<'a> {
     shared: &'a Shared,
-    workplace: Workplace,
+    workplace: CpuBinding,
     /// Changes of the writing thread seen.
     changes: u32,
     /// When it was considered last, and the faults there had been by then.
@@ -85,7 +85,7 @@ impl<'a> Place<'a> {
         let _ = set_current_timer_slack(std::num::NonZeroU64::new(1));
         let mut place = Place {
             shared,
-            workplace: Workplace::default(),
+            workplace: CpuBinding::default(),
             changes: 0,
             considered: (now_ns(), shared.faults.load(Relaxed)),
             shares: false,
@@ -104,7 +104,7 @@ impl<'a> Place<'a> {
         let _ = set_current_timer_slack(None);
         Place {
             shared,
-            workplace: Workplace::default(),
+            workplace: CpuBinding::default(),
             changes: 0,
             considered: (0, 0),
             shares: false,
@@ -214,7 +214,7 @@ mod tests {
     use crate::guard::Guard;
     use crate::memory::{Memory, Spans};
     use crate::snapshot::pool::Pool;
-    use pagetide_pager::follow::only;
+    use pagetide_pager::placement::only;
 
     /// Runs `test` in a thread of its own, so that other tests' threads stay where they are. The
     /// snapshotter's own parts, over one page that nothing protects.

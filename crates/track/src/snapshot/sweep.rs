@@ -15,7 +15,7 @@ use super::place::Place;
 use super::pool::SlotIndex;
 use super::writer::{Writer, Written};
 use crate::memory::Backing;
-use pagetide_pager::peek::Peeked;
+use pagetide_pager::read_page::PageRead;
 
 /// Pages looked up in the page map at a time, and opened again by one system call when they are
 /// saved.
@@ -196,14 +196,14 @@ impl<'a> Sweep<'a> {
         if let Some(region) = &spans.span(span).served {
             let place = &mut self.block[self.block_pages.len() * PAGE_SIZE..][..PAGE_SIZE];
             let mut bytes = Page::ZERO;
-            match region.pager.peek(spans.page(index), &mut bytes) {
-                Peeked::Bytes => place.copy_from_slice(&bytes.0),
-                Peeked::Zeros => place.fill(0),
-                Peeked::Busy => {
+            match region.pager.read_page(spans.page(index), &mut bytes) {
+                PageRead::Bytes => place.copy_from_slice(&bytes.0),
+                PageRead::Zeros => place.fill(0),
+                PageRead::Busy => {
                     self.passed_over = true;
                     return Ok(());
                 }
-                Peeked::Lost(error) => {
+                PageRead::Lost(error) => {
                     let address = spans.page(index).address();
                     return Err(Stopped::Lost(match error {
                         Some(error) => format!("the page at {address:#x}: {error}"),
