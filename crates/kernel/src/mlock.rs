@@ -8,6 +8,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use rustix::io::Errno;
 
 use crate::fork::syscall6;
+use crate::limits::LockLimits;
 use crate::page::PageRange;
 use crate::smaps;
 
@@ -47,8 +48,15 @@ pub fn mlock2(address: usize, len: usize, flags: u32) -> Result<(), Errno> {
     }
     match plain(SYS_MLOCK2, [address, len, flags as usize, 0, 0, 0]) {
         // Before 5.18 the kernel looks for present pages once it has locked everything, and says
-        // ENOMEM of memory without access.
-        Err(Errno::NOMEM) if flags == MLOCK_ONFAULT && is_locked(address, len) => Ok(()),
+        // ENOMEM of memory without access. It says so of the limit, too, and has locked nothing
+        // then: but what was locked already may be beyond a limit that was lowered since.
+        Err(Errno::NOMEM) if flags == MLOCK_ONFAULT && is_locked(address, len) => {
+            let limits = LockLimits::read();
+            match limits.room().is_none_or(|room| limits.in_use <= room) {
+                true => Ok(()),
+                false => Err(Errno::NOMEM),
+            }
+        }
         result => result,
     }
 }

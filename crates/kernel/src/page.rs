@@ -61,6 +61,14 @@ impl PageRange {
         }
     }
 
+    /// `pages` pages from `start` on.
+    pub const fn of(start: PageNumber, pages: u64) -> PageRange {
+        PageRange {
+            start,
+            end: start.add(pages),
+        }
+    }
+
     /// Pages in the range.
     pub const fn pages(self) -> u64 {
         self.end.0 - self.start.0

@@ -3,8 +3,8 @@
 //! ones page words refer to.
 use rustix::io::Errno;
 
-use super::Pager;
-use super::page::word::State;
+use crate::page::word::State;
+use crate::pager::Pager;
 
 /// Both sides of the law.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,21 +37,16 @@ impl Pager {
     /// Counts both sides. Only meaningful while no thread touches the attached memory; the pager's
     /// threads are held still, and the caller must not be one that holds them.
     pub fn audit(&self) -> Result<Audit, Errno> {
-        self.hold_still();
+        self.pause();
         let mut audit = Audit {
-            counted_resident: self.resident(),
-            store_pages: self.active_store().usage().pages,
+            counted_resident: self.budget.resident(),
+            store_pages: self.stores.active().usage().pages,
             ..Audit::default()
         };
-        let generation = self.generation();
-        let spans = self
-            .spans
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone();
+        let generation = self.stores.generation();
         let mut result = Ok(());
-        for span in spans {
-            self.table.for_each_used(span, |_, word| {
+        for range in self.space.managed.all() {
+            self.table.for_each_used(range, |_, word| {
                 let resident = word.is_resident() || word.state() == State::Staged;
                 audit.words_resident += u64::from(resident);
                 audit.words_queued += u64::from(resident && word.is_queued());
@@ -61,10 +56,10 @@ impl Pager {
             result = result.and(
                 self.handles()
                     .pagemap
-                    .populated(span, |run, _| audit.kernel_present += run.pages()),
+                    .populated(range, |run, _| audit.kernel_present += run.pages()),
             );
         }
-        self.let_go();
+        self.resume();
         result.map(|()| audit)
     }
 }

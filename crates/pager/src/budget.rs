@@ -1,40 +1,109 @@
-//! The bound on resident pages: what counts, what is reserved, what is lent.
-use std::sync::atomic::Ordering;
+//! The bound on resident pages: what counts, what is reserved, what is lent, and who waits for room.
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use pagetide_kernel::sync::now_ns;
-use pagetide_kernel::{PAGE_SIZE, PageNumber};
+use pagetide_kernel::sync::{Doorbell, now_ns};
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 
-use super::Pager;
+use crate::ledger::Ledger;
 
 /// Most pages lent so that an instruction that needs several at once can finish: 256 KiB.
 const LOAN_MAX: u64 = 64;
 /// How long a loan lasts.
 const LOAN_NS: u64 = 2_000_000;
 
-impl Pager {
+/// The account of resident pages. Pages are counted before they are installed and until their
+/// frames are gone, so what is resident never exceeds what is counted.
+pub struct Budget {
+    pages: AtomicU64,
+    loan: AtomicU64,
+    loan_until_ns: AtomicU64,
+    resident: AtomicU64,
+    /// Pages attached.
+    managed: AtomicU64,
+    /// Pages the fault thread waits for.
+    wanted: AtomicU64,
+    /// Threads that serve their faults themselves and wait for room.
+    waiting: AtomicU64,
+    /// Pages that the evictor itself touches, from the first to before the second; none if they are
+    /// equal.
+    evictors: [AtomicU64; 2],
+    /// Wakes the evictor.
+    pub(crate) work: Doorbell,
+    /// Rung when resident pages went down, or a request was served.
+    pub progress: Doorbell,
+    ledger: &'static Ledger,
+}
+
+/// Room for pages that are about to be installed; what is not used of it goes back.
+pub(crate) struct Reservation<'b> {
+    budget: &'b Budget,
+    pages: u64,
+}
+
+impl Reservation<'_> {
+    /// `pages` of it were installed and stay counted.
+    pub(crate) fn keep(&mut self, pages: u64) {
+        assert!(
+            pages <= self.pages,
+            "{pages} pages in room for {}",
+            self.pages
+        );
+        self.pages -= pages;
+    }
+
+    /// Gives back what is beyond `pages`.
+    pub(crate) fn shrink_to(&mut self, pages: u64) {
+        self.budget.unreserve(self.pages.saturating_sub(pages));
+        self.pages = self.pages.min(pages);
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        if self.pages > 0 {
+            self.budget.unreserve(self.pages);
+        }
+    }
+}
+
+impl Budget {
+    /// At most `pages` pages (at least one).
+    pub(crate) fn new(pages: u64, ledger: &'static Ledger) -> Budget {
+        let budget = Budget {
+            pages: AtomicU64::new(0),
+            loan: AtomicU64::new(0),
+            loan_until_ns: AtomicU64::new(0),
+            resident: AtomicU64::new(0),
+            managed: AtomicU64::new(0),
+            wanted: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            evictors: [const { AtomicU64::new(0) }; 2],
+            work: Doorbell::new(),
+            progress: Doorbell::new(),
+            ledger,
+        };
+        budget.set(pages);
+        budget
+    }
+
     /// The budget in pages.
-    pub fn budget(&self) -> u64 {
-        self.budget.load(Ordering::Acquire)
+    pub fn get(&self) -> u64 {
+        self.pages.load(Ordering::Acquire)
     }
 
     /// Changes the budget (at least one page); the evictor starts at once, and
-    /// [`Pager::is_within_budget`] tells when the bound holds.
-    pub fn set_budget(&self, pages: u64) {
-        self.budget.store(pages.max(1), Ordering::SeqCst);
-        self.ledger
-            .budget_bytes
-            .store(pages.max(1) * PAGE_SIZE as u64, Ordering::Relaxed);
+    /// [`Budget::is_kept`] tells when the bound holds.
+    pub fn set(&self, pages: u64) {
+        let pages = pages.max(1);
+        self.pages.store(pages, Ordering::SeqCst);
+        let bytes = pages * PAGE_SIZE as u64;
+        self.ledger.budget_bytes.store(bytes, Ordering::Relaxed);
         self.work.ring();
     }
 
-    /// Pages that may still become resident.
-    pub fn free(&self) -> u64 {
-        self.limit().saturating_sub(self.resident())
-    }
-
     /// Whether no more than the budget is resident.
-    pub fn is_within_budget(&self) -> bool {
-        self.resident() <= self.budget()
+    pub fn is_kept(&self) -> bool {
+        self.resident() <= self.get()
     }
 
     /// Pages resident, in-flight ones included.
@@ -44,38 +113,41 @@ impl Pager {
 
     /// The most pages that may be resident now: the budget, and what is lent so that one
     /// instruction finds all its pages.
-    pub fn limit(&self) -> u64 {
-        self.budget() + self.loan.load(Ordering::Acquire)
+    pub(crate) fn limit(&self) -> u64 {
+        self.get() + self.loan.load(Ordering::Acquire)
     }
 
-    /// With a budget of a few pages, an instruction that needs more of them at once would evict one
-    /// to get the other for ever. A page that is wanted again that soon shows it; a small loan for
-    /// a moment lets the instruction finish.
-    pub fn lend(&self) {
-        if self.budget() <= 4 * LOAN_MAX {
-            let loan = self.loan.load(Ordering::Acquire);
-            self.loan
-                .store((loan * 2).clamp(4, LOAN_MAX), Ordering::Release);
-            self.loan_until_ns
-                .store(now_ns() + LOAN_NS, Ordering::Release);
-        }
+    /// Pages that may still become resident.
+    pub(crate) fn free(&self) -> u64 {
+        self.limit().saturating_sub(self.resident())
     }
 
-    /// Whether pages are lent.
-    pub fn has_loan(&self) -> bool {
-        self.loan.load(Ordering::Relaxed) != 0
+    /// Pages that may be fetched without being asked for: what the evictor keeps free is for faults.
+    pub(crate) fn spare(&self) -> u64 {
+        self.free().saturating_sub(self.low_water())
     }
 
-    /// Ends a loan that is due.
-    pub fn end_loan(&self, now_ns: u64) {
-        if self.has_loan() && now_ns > self.loan_until_ns.load(Ordering::Acquire) {
-            self.loan.store(0, Ordering::Release);
-            self.work.ring();
-        }
+    /// Free pages below which the evictor starts, so that a fault seldom waits for it.
+    pub(crate) fn low_water(&self) -> u64 {
+        self.high_water() / 2
+    }
+
+    /// Free pages at which the evictor stops. What lies between the two makes it work in batches.
+    /// No more are kept free than there are pages beyond the budget: where everything fits, nothing
+    /// is ever evicted ahead.
+    pub(crate) fn high_water(&self) -> u64 {
+        let beyond = self.managed.load(Ordering::Relaxed);
+        let beyond = beyond.saturating_sub(self.get());
+        (self.get() / 32).min(512).min(beyond)
+    }
+
+    /// So many pages are attached.
+    pub(crate) fn set_managed(&self, pages: u64) {
+        self.managed.store(pages, Ordering::Relaxed);
     }
 
     /// Takes `pages` of the budget, all or nothing; the evictor is woken when little is left.
-    pub fn reserve(&self, pages: u64) -> bool {
+    pub(crate) fn reserve(&self, pages: u64) -> Option<Reservation<'_>> {
         let limit = self.limit();
         let resident = self.resident.fetch_add(pages, Ordering::AcqRel) + pages;
         if resident + self.low_water() > limit {
@@ -83,28 +155,35 @@ impl Pager {
         }
         if resident > limit {
             self.resident.fetch_sub(pages, Ordering::AcqRel);
-            return false;
+            return None;
         }
         self.note_resident(resident);
-        true
+        let budget = self;
+        Some(Reservation { budget, pages })
     }
 
     /// Takes one page of the budget for `page`. If the evictor waits for that page itself, whatever
     /// the budget: nobody else would make room.
-    pub(super) fn reserve_for(&self, page: PageNumber) -> bool {
-        let reserved = self.reserve(1);
+    pub(crate) fn reserve_for(&self, page: PageNumber) -> Option<Reservation<'_>> {
         let [start, end] = &self.evictors;
         let is_evictors =
             || (start.load(Ordering::SeqCst)..end.load(Ordering::SeqCst)).contains(&page.0);
-        if !reserved && is_evictors() {
-            self.adopt(1);
-            return true;
+        let reserved = self.reserve(1);
+        match reserved {
+            None if is_evictors() => Some(self.reserve_anyway(1)),
+            reserved => reserved,
         }
-        reserved
+    }
+
+    /// Takes `pages` pages, whatever the budget.
+    pub(crate) fn reserve_anyway(&self, pages: u64) -> Reservation<'_> {
+        self.adopt(pages);
+        let budget = self;
+        Reservation { budget, pages }
     }
 
     /// Counts `pages` as resident that already are, whatever the budget.
-    pub fn adopt(&self, pages: u64) {
+    pub(crate) fn adopt(&self, pages: u64) {
         let resident = self.resident.fetch_add(pages, Ordering::AcqRel) + pages;
         self.note_resident(resident);
         if resident + self.low_water() > self.limit() {
@@ -112,38 +191,91 @@ impl Pager {
         }
     }
 
-    fn note_resident(&self, resident: u64) {
-        let bytes = resident * PAGE_SIZE as u64;
+    /// Gives `pages` back to the budget.
+    pub(crate) fn unreserve(&self, pages: u64) {
+        let before = self.resident.fetch_sub(pages, Ordering::AcqRel);
+        let bytes = before.saturating_sub(pages) * PAGE_SIZE as u64;
         self.ledger.resident_bytes.store(bytes, Ordering::Relaxed);
-        if bytes > self.ledger.resident_bytes_max.load(Ordering::Relaxed) {
-            self.ledger
-                .resident_bytes_max
-                .store(bytes, Ordering::Relaxed);
+    }
+
+    fn note_resident(&self, resident: u64) {
+        let (bytes, ledger) = (resident * PAGE_SIZE as u64, self.ledger);
+        ledger.resident_bytes.store(bytes, Ordering::Relaxed);
+        if bytes > ledger.resident_bytes_max.load(Ordering::Relaxed) {
+            ledger.resident_bytes_max.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// Gives `pages` back to the budget.
-    pub fn unreserve(&self, pages: u64) {
-        let resident = self
-            .resident
-            .fetch_sub(pages, Ordering::AcqRel)
-            .saturating_sub(pages);
-        self.ledger
-            .resident_bytes
-            .store(resident * PAGE_SIZE as u64, Ordering::Relaxed);
+    /// With a budget of a few pages, an instruction that needs more of them at once would evict one
+    /// to get the other for ever. A page that is wanted again that soon shows it; a small loan for
+    /// a moment lets the instruction finish.
+    pub(crate) fn lend(&self) {
+        if self.get() <= 4 * LOAN_MAX {
+            let loan = self.loan.load(Ordering::Acquire);
+            let loan = (loan * 2).clamp(4, LOAN_MAX);
+            self.loan.store(loan, Ordering::Release);
+            self.loan_until_ns
+                .store(now_ns() + LOAN_NS, Ordering::Release);
+        }
     }
 
-    /// Free pages below which the evictor starts, so that a fault seldom waits for it.
-    pub fn low_water(&self) -> u64 {
-        self.high_water() / 2
+    /// Whether pages are lent.
+    pub(crate) fn has_loan(&self) -> bool {
+        self.loan.load(Ordering::Relaxed) != 0
     }
 
-    /// Free pages at which the evictor stops. What lies between the two makes it work in batches.
-    /// No more are kept free than there are pages beyond the budget: where everything fits, nothing
-    /// is ever evicted ahead.
-    pub fn high_water(&self) -> u64 {
-        let beyond = self.managed.load(Ordering::Relaxed);
-        let beyond = beyond.saturating_sub(self.budget());
-        (self.budget() / 32).min(512).min(beyond)
+    /// Ends a loan that is due.
+    pub(crate) fn end_loan(&self, now_ns: u64) {
+        if self.has_loan() && now_ns > self.loan_until_ns.load(Ordering::Acquire) {
+            self.loan.store(0, Ordering::Release);
+            self.work.ring();
+        }
+    }
+
+    /// Pages somebody waits for room for.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted.load(Ordering::SeqCst) + self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Whether the fault thread waits for room.
+    pub(crate) fn fault_thread_waits(&self) -> bool {
+        self.wanted.load(Ordering::SeqCst) > 0
+    }
+
+    /// The fault thread waits for room for so many pages.
+    pub(crate) fn set_wanted(&self, pages: u64) {
+        if self.wanted.load(Ordering::Relaxed) != pages {
+            self.wanted.store(pages, Ordering::SeqCst);
+        }
+    }
+
+    /// The fault thread waits for room for a page at least.
+    pub(crate) fn want(&self) {
+        self.wanted.fetch_max(1, Ordering::SeqCst);
+    }
+
+    /// Runs `wait`, during which a thread that serves its own faults waits for room.
+    pub(crate) fn while_waiting(&self, wait: impl FnOnce()) {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        self.work.ring();
+        wait();
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Runs `touch`, by which the evictor may have faults in `range`: these find room.
+    pub(crate) fn with_room_for_evictor(&self, range: PageRange, touch: impl FnOnce()) {
+        let [start, end] = &self.evictors;
+        start.store(range.start.0, Ordering::SeqCst);
+        end.store(range.end.0, Ordering::SeqCst);
+        touch();
+        end.store(0, Ordering::SeqCst);
+    }
+
+    /// In a forked child: nobody waits, and nothing is lent.
+    pub(crate) fn reset_after_fork(&self) {
+        self.work.forget_waiters();
+        self.progress.forget_waiters();
+        self.wanted.store(0, Ordering::SeqCst);
+        self.loan.store(0, Ordering::SeqCst);
     }
 }

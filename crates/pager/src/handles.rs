@@ -8,7 +8,17 @@ use pagetide_kernel::wait::either;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
-use super::Ownership;
+/// What kind of memory a pager serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// Memory of a region: nobody unmaps or moves it behind the pager's back.
+    Region,
+    /// The same, with faults served by the faulting threads themselves, in a signal handler.
+    SignalRegion,
+    /// Memory of a program that knows nothing of the pager: events are followed, and forks leave it
+    /// out unless caught.
+    Program,
+}
 
 /// Why a pager could not start.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +37,7 @@ pub enum StartError {
     System(&'static str, Errno),
 }
 
-pub(super) fn system(what: &'static str) -> impl Fn(Errno) -> StartError {
+pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> StartError {
     move |errno| StartError::System(what, errno)
 }
 

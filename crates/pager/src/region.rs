@@ -1,21 +1,22 @@
 //! [`Region`]: a span of memory whose resident part is bounded.
 use std::ops::Range;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pagetide_kernel::own::Mapping;
+use pagetide_kernel::sync::Mutex;
 use pagetide_kernel::{PAGE_SIZE, PageRange};
 use pagetide_store::StoreError;
 use rustix::io::Errno;
 
+use crate::fault::pool::HandlerPool;
+use crate::fault::signal::Registration;
+use crate::handles::StartError;
 use crate::page::word::State;
-use crate::pool::ServerPool;
+use crate::pager::Pager;
 use crate::report::Statistics;
-use crate::request::{Completion, Request};
-use crate::signal::Registration;
+use crate::requests::{Completion, Request};
 use crate::watch::Watcher;
-use crate::{Pager, StartError};
 
 mod builder;
 mod pin;
@@ -107,7 +108,7 @@ pub struct Served {
     /// The memory.
     pub memory: Mapping,
     signals: Option<Registration>,
-    pool: Arc<ServerPool>,
+    pool: Arc<HandlerPool>,
     /// Its pager.
     pub pager: Arc<Pager>,
     threads: Vec<std::thread::JoinHandle<()>>,
@@ -128,20 +129,17 @@ impl Served {
     /// already. When this returns, everybody who serves knows.
     ///
     /// # Safety
-    /// `watcher` lives until [`Pager::unwatch`] has returned.
+    /// `watcher` lives until its watching has ended ([`crate::watch::Watch::end`]).
     pub unsafe fn watch(&self, watcher: *const dyn Watcher) -> bool {
-        let _one = self
-            .watching
-            .lock()
-            .unwrap_or_else(|held| held.into_inner());
+        let _one = self.watching.lock();
         // SAFETY: passed on.
-        if !unsafe { self.pager.watch(watcher) } {
+        if !unsafe { self.pager.watch.begin(watcher) } {
             return false;
         }
         // The pager's threads, and those that serve their own faults, have finished what they were
         // at.
-        self.pager.hold_still();
-        self.pager.let_go();
+        self.pager.pause();
+        self.pager.resume();
         self.pool.wait_for_all();
         true
     }
@@ -192,7 +190,7 @@ impl Region {
     pub fn set_budget(&self, bytes: u64) -> Result<(), RegionError> {
         const PATIENCE: Duration = Duration::from_secs(10);
         let pages = PageRange::covering(0, bytes as usize).pages();
-        self.served.pager.set_budget(pages);
+        self.served.pager.budget.set(pages);
         match wait_within_budget(&self.served.pager, PATIENCE) {
             true => Ok(()),
             false => Err(RegionError::Budget(bytes, PATIENCE)),
@@ -303,26 +301,22 @@ impl Region {
 fn wait_within_budget(pager: &Pager, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
-        let seen = pager.progress.look();
-        if pager.is_within_budget() {
+        let seen = pager.budget.progress.look();
+        if pager.budget.is_kept() {
             return true;
         }
         let now = Instant::now();
         if now >= deadline {
             return false;
         }
-        pager.work.ring();
-        pager
-            .progress
-            .wait(seen, Some((deadline - now).min(Duration::from_millis(20))));
+        pager.budget.work.ring();
+        (pager.budget.progress).wait(seen, Some((deadline - now).min(Duration::from_millis(20))));
     }
 }
 
 impl Drop for Served {
     fn drop(&mut self) {
-        self.pager.closing.store(true, Ordering::SeqCst);
-        self.pager.work.ring();
-        self.pager.ring_fault_thread();
+        self.pager.close();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

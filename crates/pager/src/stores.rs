@@ -1,28 +1,54 @@
-//! A pager's stores: one for each process its memory descends from by fork, the last one active.
-use std::sync::atomic::Ordering;
+//! A pager's stores: one for each process its memory descends from by fork, the last one active;
+//! and the places in them that faults have made superfluous.
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use pagetide_kernel::PAGE_SIZE;
-use pagetide_kernel::sync::now_ns;
 use pagetide_store::{Slot, Store};
+use rustix::io::Errno;
 
-use super::Pager;
-use super::page::word::{GENERATIONS, Place};
+use crate::deferred_frees::DeferredFrees;
+use crate::page::word::{GENERATIONS, Place};
 
 /// Freed places that wait for the evictor before it is woken for them alone: more than it fills a
 /// reserve with. After a round it gives them back anyway.
 const FREED_AT_A_TIME: u64 = 1024;
 
-impl Pager {
+/// What became of a place that was to be given back later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Deferred {
+    /// It is noted.
+    Noted,
+    /// It is noted, and so many are that the evictor is to be woken.
+    Many,
+    /// There is no room to note it.
+    Full,
+}
+
+/// Stores are set once and never freed while the pager lives.
+pub struct Stores {
+    stores: [AtomicPtr<Box<dyn Store>>; GENERATIONS],
+    generation: AtomicU32,
+    freed: DeferredFrees,
+}
+
+impl Stores {
+    /// `store` is the first, and active.
+    pub(crate) fn new(store: Box<dyn Store>) -> Result<Stores, Errno> {
+        let stores = [const { AtomicPtr::new(std::ptr::null_mut()) }; GENERATIONS];
+        stores[0].store(Box::into_raw(Box::new(store)), Ordering::Release);
+        Ok(Stores {
+            stores,
+            generation: AtomicU32::new(0),
+            freed: DeferredFrees::new()?,
+        })
+    }
+
     /// The store of `generation`.
-    pub fn store(&self, generation: u8) -> &dyn Store {
+    pub fn of(&self, generation: u8) -> &dyn Store {
+        let store = self.stores[generation as usize].load(Ordering::Acquire);
         // SAFETY: stores are set once and never freed while the pager lives.
-        unsafe {
-            self.stores[generation as usize]
-                .load(Ordering::Acquire)
-                .as_ref()
-        }
-        .expect("a place names an existing store")
-        .as_ref()
+        unsafe { store.as_ref() }
+            .expect("a place names an existing store")
+            .as_ref()
     }
 
     /// The generation pages are put into.
@@ -31,18 +57,13 @@ impl Pager {
     }
 
     /// The store pages are put into.
-    pub fn active_store(&self) -> &dyn Store {
-        self.store(self.generation())
-    }
-
-    /// The processor of the server that has the pages, if that is known.
-    pub fn server_cpu(&self) -> Option<usize> {
-        self.active_store().server_cpu().map(|cpu| cpu as usize)
+    pub fn active(&self) -> &dyn Store {
+        self.of(self.generation())
     }
 
     /// In a forked child: pages are put into `store` from now on; the stores before it are only
     /// read. False when there are too many.
-    pub fn push_store(&self, store: Box<dyn Store>) -> bool {
+    pub fn push(&self, store: Box<dyn Store>) -> bool {
         let next = self.generation() as usize + 1;
         if next >= GENERATIONS {
             return false;
@@ -53,7 +74,7 @@ impl Pager {
     }
 
     /// Gives back the slots of `places`; those of a forked child's ancestors are not its to give.
-    pub fn release(&self, places: &[Place]) {
+    pub(crate) fn release(&self, places: &[Place]) {
         let generation = self.generation();
         let mut slots = [Slot(0); 64];
         for chunk in places.chunks(slots.len()) {
@@ -63,55 +84,49 @@ impl Pager {
                 count += 1;
             }
             if count > 0 {
-                self.store(generation).delete(&slots[..count]);
+                self.of(generation).delete(&slots[..count]);
             }
         }
     }
 
     /// Notes that the slot of `place` is to be given back. Takes no lock for long and allocates
-    /// nothing. False when so many are noted that there is no room for one more.
-    pub fn release_later(&self, place: Place) -> bool {
+    /// nothing.
+    pub(crate) fn release_later(&self, place: Place) -> Deferred {
         if place.generation != self.generation() {
-            return true;
+            return Deferred::Noted;
         }
-        let noted = self.freed.push(place);
-        if noted && self.freed.len().is_multiple_of(FREED_AT_A_TIME) {
-            self.work.ring();
+        match self.freed.push(place) {
+            false => Deferred::Full,
+            true if self.freed.len().is_multiple_of(FREED_AT_A_TIME) => Deferred::Many,
+            true => Deferred::Noted,
         }
-        noted
     }
 
-    /// Gives back some of the slots noted. False when there were none.
-    pub fn release_freed(&self) -> bool {
+    /// Gives back the slots noted.
+    pub(crate) fn release_noted(&self) {
         let none = Place {
             generation: 0,
             slot: Slot(0),
         };
         let mut places = [none; 16];
-        let count = self.freed.take(&mut places);
-        self.release(&places[..count]);
-        count > 0
+        loop {
+            let count = self.freed.take(&mut places);
+            if count == 0 {
+                return;
+            }
+            self.release(&places[..count]);
+        }
     }
+}
 
-    /// Brings the ledger up to date: what the store holds, and what is resident, which two threads
-    /// may have noted in the wrong order.
-    pub fn note_store(&self) {
-        let usage = self.active_store().usage();
-        let ledger = self.ledger;
-        let resident = self.resident() * PAGE_SIZE as u64;
-        ledger.resident_bytes.store(resident, Ordering::Relaxed);
-        ledger.store_bytes.store(usage.bytes, Ordering::Relaxed);
-        ledger
-            .store_bytes_max
-            .store(usage.bytes_max, Ordering::Relaxed);
-        ledger.store_pages.store(usage.pages, Ordering::Relaxed);
-        ledger.put_bytes.store(usage.put_bytes, Ordering::Relaxed);
-        ledger
-            .put_bytes_stored
-            .store(usage.put_bytes_stored, Ordering::Relaxed);
-        ledger
-            .same_filled
-            .store(usage.same_filled, Ordering::Relaxed);
-        ledger.updated_ns.store(now_ns(), Ordering::Relaxed);
+impl Drop for Stores {
+    fn drop(&mut self) {
+        for store in &self.stores {
+            let store = store.load(Ordering::Acquire);
+            if !store.is_null() {
+                // SAFETY: made from a box, and nobody uses it any more: the pager is dropped.
+                drop(unsafe { Box::from_raw(store) });
+            }
+        }
     }
 }

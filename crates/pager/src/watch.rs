@@ -3,7 +3,7 @@
 //! A page can have one userfaultfd only, so a tracker or a snapshotter over a region works through
 //! the region's pager. A *watcher* says which pages are *closed*: nothing may be written to them
 //! before it was told. The pager keeps one promise: **a closed page that is present is
-//! write-protected**. So whatever installs a page asks first, and only [`super::serve`] opens one,
+//! write-protected**. So whatever installs a page asks first, and only the fault handler opens one,
 //! by asking the watcher.
 //!
 //! The watcher's closing pages and the pager's installing them must not cross: an install decided
@@ -16,8 +16,6 @@ use std::time::Duration;
 
 use pagetide_kernel::sync::{futex_wait, futex_wake, now_ns};
 use pagetide_kernel::{PageNumber, PageRange};
-
-use super::Pager;
 
 /// What became of a write to a closed page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -99,7 +97,7 @@ impl Watch {
     /// The watcher, if any.
     fn watcher(&self) -> Option<&dyn Watcher> {
         // SAFETY: a watcher that was set is freed only after everybody who might have seen it has
-        // left (`Pager::unwatch`).
+        // left ([`Watch::end`]).
         unsafe { self.watcher.load(SeqCst).as_ref() }.map(|watcher| &**watcher)
     }
 
@@ -172,19 +170,18 @@ impl Default for Watch {
     }
 }
 
-impl Pager {
+impl Watch {
     /// Has `watcher` watch this pager's memory; false if somebody does already. Whoever serves or
     /// evicts when this returns may not know of it yet: no page may be closed until each of them
     /// has finished once.
     ///
     /// # Safety
-    /// `watcher` lives until [`Pager::unwatch`] has returned.
-    pub unsafe fn watch(&self, watcher: *const dyn Watcher) -> bool {
+    /// `watcher` lives until [`Watch::end`] has returned.
+    pub unsafe fn begin(&self, watcher: *const dyn Watcher) -> bool {
         // SAFETY: the caller keeps it alive for as long as it is known here.
         let watcher: &'static dyn Watcher = unsafe { &*watcher };
         let boxed = Box::into_raw(Box::new(watcher));
         let set = self
-            .watch
             .watcher
             .compare_exchange(std::ptr::null_mut(), boxed, SeqCst, SeqCst);
         if set.is_err() {
@@ -197,13 +194,13 @@ impl Pager {
 
     /// Ends the watching. Pages that are closed then stay write-protected until they are written
     /// to.
-    pub fn unwatch(&self) {
-        let boxed = self.watch.watcher.swap(std::ptr::null_mut(), SeqCst);
+    pub fn end(&self) {
+        let boxed = self.watcher.swap(std::ptr::null_mut(), SeqCst);
         if boxed.is_null() {
             return;
         }
-        while !self.watch.close_begins(Duration::from_secs(1)) {}
-        self.watch.close_ends();
+        while !self.close_begins(Duration::from_secs(1)) {}
+        self.close_ends();
         // SAFETY: taken out above, and whoever saw it before has left.
         drop(unsafe { Box::from_raw(boxed) });
     }

@@ -125,7 +125,11 @@ fn an_incremental_that_could_not_be_opened_is_refused_when_it_is_taken() {
         assert!(matches!(refused, Err(SnapshotError::Base(id)) if id == gone));
     }
     let next = take(&at("c"), Plan::since(again.id)).unwrap();
-    assert!(Image::open(&at("c")).is_ok() && next.pages == 0);
+    assert!(Image::open(&at("c")).is_ok());
+    // Before Linux 5.14 an incremental snapshot holds every page.
+    if pagetide_kernel::probe::populate_write().is_ok() {
+        assert_eq!(next.pages, 0);
+    }
     let strange = directory
         .path()
         .join(std::ffi::OsStr::from_bytes(b"o\xFFd"));

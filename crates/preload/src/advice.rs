@@ -81,7 +81,8 @@ pub fn each(wish: Wish, mut visit: impl FnMut(PageRange)) {
 /// written again without a fault, and would be resident without being counted.
 fn is_governed(address: *mut libc::c_void, len: usize) -> bool {
     let range = PageRange::covering(address as usize, len);
-    agent().is_some_and(|agent| own_stack::with(|| agent.pager.first_span_in(range) == Some(range)))
+    agent()
+        .is_some_and(|agent| own_stack::with(|| agent.pager.first_managed_in(range) == Some(range)))
 }
 
 /// Whether the kernel tells the pager of memory so advised on.
@@ -105,8 +106,8 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
     };
     let giving_up = agent().filter(|_| gives_up(advice));
     let call = giving_up.and_then(|agent| {
-        agent.pager.turnstile.pass();
-        agent.pager.exclusion.enter_giving_up()
+        agent.pager.space.throttle.pass();
+        agent.pager.space.mapping_lock.enter_giving_up()
     });
     // SAFETY: the program answers for its advice.
     let result = unsafe {
@@ -133,18 +134,12 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
                 forget(range, Wish::Absent);
                 // The agent keeps its own mark on governed memory; a fork it catches takes it off.
                 own_stack::with(|| {
-                    for span in agent
-                        .pager
-                        .spans
-                        .lock()
-                        .unwrap_or_else(|poisoned| poisoned.into_inner())
-                        .iter()
-                    {
-                        let part = span.intersection(range);
+                    agent.pager.each_managed(|managed| {
+                        let part = managed.intersection(range);
                         if !part.is_empty() {
                             let _ = pagetide_kernel::memory::set_inherited(part, false);
                         }
-                    }
+                    });
                 });
                 true
             }

@@ -129,7 +129,7 @@ impl Connection {
     /// One step; whether the connection goes on.
     fn step(&mut self, agent: &Agent, readable: bool) -> bool {
         if let Some(deadline) = self.pending {
-            let holds = agent.pager.is_within_budget();
+            let holds = agent.pager.budget.is_kept();
             if holds || Instant::now() > deadline {
                 self.pending = None;
                 let reply = if holds {
@@ -166,7 +166,7 @@ impl Connection {
         match serde_json::from_slice(line) {
             Ok(Request::Stat) => self.answer(&statistics(agent)),
             Ok(Request::Limit { bytes, timeout_ms }) => {
-                agent.pager.set_budget(bytes.div_ceil(PAGE_SIZE as u64));
+                agent.pager.budget.set(bytes.div_ceil(PAGE_SIZE as u64));
                 self.pending =
                     Some(Instant::now() + Duration::from_millis(timeout_ms.min(3_600_000)));
                 true
@@ -209,8 +209,8 @@ fn late(agent: &Agent) -> Reply {
             "{} bytes are still resident against a limit of {}: locked pages, or a store that \
              takes none ({} errors); the limit stays in force and is reached as soon as that \
              allows",
-            pager.resident() * PAGE_SIZE as u64,
-            pager.budget() * PAGE_SIZE as u64,
+            pager.budget.resident() * PAGE_SIZE as u64,
+            pager.budget.get() * PAGE_SIZE as u64,
             pager
                 .ledger
                 .errors

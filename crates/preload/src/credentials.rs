@@ -106,7 +106,7 @@ pub fn follow(agent: &Agent, credentials: Option<Credentials>) {
     *wanted() = credentials;
     CHANGES.fetch_add(1, SeqCst);
     adopt_wanted();
-    agent.pager.send(adopt_wanted);
+    agent.pager.call_in_threads(adopt_wanted);
 }
 
 /// For a thread that looks from time to time: `done` is what it has followed.

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
 use pagetide_kernel::memory::set_inherited;
 use pagetide_kernel::sync::LockGuard;
-use pagetide_pager::exclusion::Inside;
+use pagetide_pager::address_space::mapping_lock::MappingGuard;
 use pagetide_pager::page::word::GENERATIONS;
 use pagetide_store::Freeze;
 use rustix::io::Errno;
@@ -37,7 +37,7 @@ struct Held {
     _heap: LockGuard<'static>,
     _auxiliary: LockGuard<'static>,
     /// No other thread is moving memory: its words would not come along.
-    _alone: Inside<'static>,
+    _alone: MappingGuard<'static>,
 }
 
 struct Caught {
@@ -98,7 +98,7 @@ impl Caught {
         let pager = &self.agent.pager;
         let limit = |resource| rustix::process::getrlimit(resource).current;
         let address_space = crate::warden::address_space_bytes() + ADDRESS_SPACE_NEEDED;
-        if pager.generation() as usize + 1 >= GENERATIONS
+        if pager.stores.generation() as usize + 1 >= GENERATIONS
             || limit(Resource::Nofile).is_some_and(|most| most < DESCRIPTORS_NEEDED)
             || limit(Resource::As).is_some_and(|most| most < address_space)
         {
@@ -127,16 +127,9 @@ impl Caught {
     }
 
     fn set_all_inherited(&self, inherited: bool) {
-        for span in self
-            .agent
-            .pager
-            .spans
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .iter()
-        {
-            let _ = set_inherited(*span, inherited);
-        }
+        self.agent.pager.each_managed(|range| {
+            let _ = set_inherited(range, inherited);
+        });
         if inherited {
             advice::each(Wish::Absent, |range| {
                 let _ = set_inherited(range, false);
@@ -155,13 +148,13 @@ fn close_all(kept: &Kept) {
 impl AroundFork for Caught {
     fn before(&self) -> Result<(), Errno> {
         let (handed_over, ticket) = self.hand_over()?;
-        let alone = self.agent.pager.exclusion.enter_call();
+        let alone = self.agent.pager.space.mapping_lock.enter_call();
         // The warden, while it works, waits for the fault thread: it must be done before that one
         // holds still.
         let auxiliary = AUXILIARY.lock();
-        self.agent.pager.hold_still();
+        self.agent.pager.pause();
         // Not before: what the evictor stores up to here must be frozen as well.
-        let freeze = self.agent.pager.active_store().freeze();
+        let freeze = self.agent.pager.stores.active().freeze();
         self.set_all_inherited(true);
         let heap = alloc::hold();
         *self
@@ -196,11 +189,8 @@ impl AroundFork for Caught {
         drop(_heap);
         self.set_all_inherited(false);
         drop(_auxiliary);
-        self.agent
-            .pager
-            .forked
-            .store(true, std::sync::atomic::Ordering::SeqCst);
-        self.agent.pager.let_go();
+        self.agent.pager.note_fork();
+        self.agent.pager.resume();
         // In a table that both use, the child closes them: its agent needs them first.
         if !self.shares_files || forked.is_err() {
             close_all(&handed_over.kept);

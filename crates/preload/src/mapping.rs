@@ -46,8 +46,8 @@ unsafe fn map(
     ];
     let over = agent().filter(|_| flags & libc::MAP_FIXED != 0);
     let call = over.map(|agent| {
-        agent.pager.turnstile.pass();
-        agent.pager.exclusion.enter_call()
+        agent.pager.space.throttle.pass();
+        agent.pager.space.mapping_lock.enter_call()
     });
     // SAFETY: by the caller's word.
     let result = unsafe { syscall6(libc::SYS_mmap as usize, args) };
@@ -103,8 +103,8 @@ pub unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: usize, len: usize) -> i32 {
     let _call = agent().map(|agent| {
-        agent.pager.turnstile.pass();
-        agent.pager.exclusion.enter_call()
+        agent.pager.space.throttle.pass();
+        agent.pager.space.mapping_lock.enter_call()
     });
     // SAFETY: by the caller's word.
     match unsafe { syscall6(libc::SYS_munmap as usize, [address, len, 0, 0, 0, 0]) } {

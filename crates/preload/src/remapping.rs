@@ -380,8 +380,8 @@ pub unsafe extern "C" fn mremap(
 unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
     const TRIES: u32 = 3;
     let call = agent().map(|agent| {
-        agent.pager.turnstile.pass();
-        agent.pager.exclusion.enter_call()
+        agent.pager.space.throttle.pass();
+        agent.pager.space.mapping_lock.enter_call()
     });
     let is_governed = call.is_some();
     let [old_len, new_len] =

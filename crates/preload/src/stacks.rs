@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use pagetide_kernel::{PageNumber, PageRange, own};
 use pagetide_pager::page::word::Word;
-use pagetide_pager::request::{Completion, Request};
+use pagetide_pager::requests::{Completion, Request};
 
 use crate::next::Next;
 use crate::own_stack;
@@ -129,15 +129,10 @@ fn detach(stack: PageRange) {
     // Whoever adds a span after this look sees the exclusion made before it.
     std::sync::atomic::fence(Ordering::SeqCst);
     own_stack::with(|| {
-        let spans = agent
-            .pager
-            .spans
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone();
-        for part in spans
+        let managed = agent.pager.managed_ranges();
+        for part in managed
             .iter()
-            .map(|span| span.intersection(stack))
+            .map(|range| range.intersection(stack))
             .filter(|part| !part.is_empty())
         {
             let done = Completion::new();

@@ -14,8 +14,8 @@ use pagetide_kernel::sync::{futex_wait, futex_wake};
 use pagetide_kernel::thread::{
     RawThread, Urgency, control_block, for_each_runtime_segment, isolate_descriptors, set_urgency,
 };
-use pagetide_pager::evict::Evictor;
-use pagetide_pager::fault::FaultThread;
+use pagetide_pager::Evictor;
+use pagetide_pager::FaultThread;
 use pagetide_pager::recorder::Recorder;
 use pagetide_pager::{Handles, Ownership, Pager};
 use rustix::fs::{Mode, OFlags, open};
@@ -295,7 +295,7 @@ fn set_up(config: Config) -> Result<Agent, String> {
     let kept = Kept {
         device: device.map(OwnedFd::into_raw_fd),
         proc,
-        stores: vec![pager.active_store().descriptors()],
+        stores: vec![pager.stores.active().descriptors()],
         leases: vec![],
     };
     Ok(Agent {
@@ -437,13 +437,13 @@ fn set_up_child(agent: &'static Agent, inheritance: Inheritance) -> Result<(), S
         .replace_handles(Handles::open(Ownership::Program, device_fd).map_err(|e| e.to_string())?)
         .map_err(|e| e.to_string())?;
     pager
-        .readopt()
+        .register_after_fork()
         .map_err(|e| format!("register memory: {e}"))?;
     // The kernel has emptied these in the child.
     advice::each(Wish::Wiped, |range| pager.empty(range));
     advice::each(Wish::Absent, |range| pager.empty(range));
     for (generation, fds) in stores.iter().enumerate() {
-        pager.store(generation as u8).inherit(fds);
+        pager.stores.of(generation as u8).inherit(fds);
     }
     // The store's path may be out of the child's reach (a changed root directory, dropped
     // privileges); memory never is.
@@ -458,10 +458,10 @@ fn set_up_child(agent: &'static Agent, inheritance: Inheritance) -> Result<(), S
         pagetide_store::open("ram:").map_err(|e| format!("store ram: {e}"))
     })?;
     stores.push(store.descriptors());
-    if !pager.push_store(store) {
+    if !pager.stores.push(store) {
         return Err("too many generations of forks without exec".into());
     }
-    pager.set_budget(pager.budget());
+    pager.budget.set(pager.budget.get());
     *agent
         .kept
         .lock()

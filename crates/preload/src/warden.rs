@@ -9,7 +9,7 @@ use pagetide_kernel::maps::{Backing, Maps};
 use pagetide_kernel::own;
 use pagetide_kernel::sync::{Doorbell, Lock, now_ns};
 use pagetide_kernel::thread::{Urgency, set_urgency};
-use pagetide_pager::request::{Completion, Request};
+use pagetide_pager::requests::{Completion, Request};
 use pagetide_store::Freeze;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -90,7 +90,7 @@ pub fn wait_for<T>(agent: &Agent, mut answer: impl FnMut() -> Option<T>) -> Opti
     const PATIENCE_NS: u64 = 20_000_000_000;
     let until_ns = now_ns() + PATIENCE_NS;
     loop {
-        let seen = agent.pager.progress.look();
+        let seen = agent.pager.budget.progress.look();
         BELL.ring();
         let answered = answer();
         if answered.is_some() || now_ns() > until_ns {
@@ -98,6 +98,7 @@ pub fn wait_for<T>(agent: &Agent, mut answer: impl FnMut() -> Option<T>) -> Opti
         }
         agent
             .pager
+            .budget
             .progress
             .wait(seen, Some(Duration::from_millis(2)));
     }
@@ -196,13 +197,10 @@ impl Warden {
                 let _working = AUXILIARY.lock();
                 self.serve_leases();
                 if handover::serve() {
-                    self.agent.pager.progress.ring();
+                    self.agent.pager.budget.progress.ring();
                 }
                 crate::stacks::reap();
-                let seen = (
-                    self.address_space_pages(),
-                    self.agent.pager.mappings_changed.load(Relaxed),
-                );
+                let seen = (self.address_space_pages(), self.agent.pager.space.changes());
                 ADDRESS_SPACE_PAGES.store(seen.0, Relaxed);
                 // The program may unmap and map the same size again; what it does right after a
                 // change is looked for once more.
@@ -277,13 +275,7 @@ impl Warden {
         let Some(maps) = &mut self.maps else {
             return fresh;
         };
-        let mut spans = self
-            .agent
-            .pager
-            .spans
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone();
+        let mut spans = self.agent.pager.managed_ranges();
         spans.extend(self.refused.for_now(self.last_scan_ns));
         spans.sort_unstable_by_key(|s| s.start);
         let over = self.agent.config.mappings_over_bytes;
@@ -354,7 +346,7 @@ impl Warden {
                 write_end
             });
             desk.granted = Some((ticket, made));
-            self.agent.pager.progress.ring();
+            self.agent.pager.budget.progress.ring();
         }
         let pager = &self.agent.pager;
         self.leases.retain(|lease| {
@@ -365,7 +357,7 @@ impl Warden {
             // end of the file after.
             let gone = rustix::io::read(&lease.read_end, &mut [0u8; 1]) == Ok(0);
             if let (true, Some(freeze)) = (gone, lease.freeze) {
-                pager.active_store().thaw(freeze);
+                pager.stores.active().thaw(freeze);
             }
             !gone
         });

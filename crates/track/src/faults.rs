@@ -101,7 +101,7 @@ pub(crate) fn watch<W: Watcher + 'static>(
             spans
                 .regions()
                 .take(number)
-                .for_each(|region| region.pager.unwatch());
+                .for_each(|region| region.pager.watch.end());
             let range = region.memory.range();
             return Err(TrackError::Taken(range.address(), range.bytes()));
         }
@@ -111,7 +111,7 @@ pub(crate) fn watch<W: Watcher + 'static>(
 
 /// Ends [`watch`].
 pub(crate) fn unwatch(spans: &Spans) {
-    spans.regions().for_each(|region| region.pager.unwatch());
+    spans.regions().for_each(|region| region.pager.watch.end());
 }
 
 impl FaultSource {

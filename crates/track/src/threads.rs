@@ -13,7 +13,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
 use super::error::{TrackError, system};
-use pagetide_pager::request::Completion;
+use pagetide_pager::requests::Completion;
 
 /// All but those that report the thread's own mistakes, and those that the C library waits for.
 const BLOCKED: u64 = !(1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1) | C_LIBRARY_SIGNALS);

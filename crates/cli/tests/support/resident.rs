@@ -69,7 +69,7 @@ impl Watch {
     /// Samples every `interval`, and where the system is slow so much less often that the watched
     /// program has the processor.
     pub fn start(root: u32, interval: Duration) -> Watch {
-        let interval = if is_slow() { 10 * interval } else { interval };
+        let interval = if is_slow() { 4 * interval } else { interval };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = thread::spawn(move || {

@@ -4,4 +4,5 @@ pub mod policy;
 pub mod queue;
 pub mod table;
 pub mod transitions;
+pub(crate) mod victims;
 pub mod word;

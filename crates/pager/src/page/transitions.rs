@@ -69,10 +69,10 @@ impl Word {
         self.with_state(Loading)
     }
 
-    /// The claim, of a server or of an eviction, is given up: as `before` it.
-    pub fn unclaimed(self, before: Word) -> Word {
+    /// The claim, of a server or of an eviction, is given up: in the state `before` it.
+    pub fn unclaimed(self, before: State) -> Word {
         starts_from!(self, Loading | Evicting);
-        self.with_state(before.state())
+        self.with_state(before)
     }
 
     /// Zeros were installed, or found.
@@ -294,7 +294,7 @@ mod tests {
 
     const TRANSITIONS: [Transition; 26] = [
         ("claimed", |w| Some(w.claimed())),
-        ("unclaimed", |w| Some(w.unclaimed(Word::default()))),
+        ("unclaimed", |w| Some(w.unclaimed(Untouched))),
         ("filled", |w| Some(w.filled())),
         ("fetched_writable", |w| Some(w.fetched_writable(true))),
         ("fetched_clean", |w| Some(w.fetched_clean())),

@@ -1,22 +1,23 @@
 //! How a region comes to be: memory, pager, threads.
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use pagetide_kernel::PageRange;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::park::Exemption;
+use pagetide_kernel::sync::Mutex;
 use pagetide_kernel::thread::{C_LIBRARY_SIGNALS, Urgency, set_signal_mask, set_urgency};
 use pagetide_store::Store;
 use rustix::io::Errno;
 
 use super::{Delivery, Region, RegionError, Served};
-use crate::evict::Evictor;
-use crate::fault::FaultThread;
+use crate::evict::controller::Evictor;
+use crate::fault::pool::HandlerPool;
+use crate::fault::signal::Registration;
+use crate::fault::thread::FaultThread;
 use crate::ledger::Ledger;
 use crate::page::policy::Kind;
-use crate::pool::ServerPool;
-use crate::request::{Completion, Request};
-use crate::signal::Registration;
+use crate::requests::{Completion, Request};
 use crate::{Handles, Ownership, Pager, StartError};
 
 /// A handler of the program's that touches the region must not run on a thread that serves the
@@ -122,7 +123,7 @@ impl Builder {
         let pages = PageRange::covering(0, resident.unwrap_or(length as u64) as usize).pages();
         let pager =
             Arc::new(Pager::new(ownership, pages, handles, store, ledger)?.with_policy(policy));
-        let pool = Arc::new(ServerPool::new(Arc::clone(&pager))?);
+        let pool = Arc::new(HandlerPool::new(Arc::clone(&pager))?);
         let signals = match delivery {
             Delivery::Thread => None,
             Delivery::Signal => {

@@ -1,13 +1,12 @@
 //! Pages that stay resident while a guard lives.
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use pagetide_kernel::PageRange;
 
 use super::RegionError;
-use crate::Pager;
 use crate::page::word::{PIN_MAX, Word};
-use crate::request::{Completion, Request};
+use crate::pager::Pager;
+use crate::requests::{Completion, Request};
 
 /// Pins `range` and waits until it is resident. `ask` hands a request to the fault thread.
 pub fn pin_pages(
@@ -15,26 +14,16 @@ pub fn pin_pages(
     range: PageRange,
     ask: impl Fn(Request),
 ) -> Result<PinGuard<'_>, RegionError> {
-    let (pages, budget) = (range.pages(), pager.budget());
-    if pager.table.ensure(range).is_err()
-        || pager.pinned.fetch_add(pages, Ordering::AcqRel) + pages > budget
-    {
-        pager.pinned.fetch_sub(pages, Ordering::AcqRel);
+    let (pages, budget) = (range.pages(), pager.budget.get());
+    if pager.table.ensure(range).is_err() || !pager.pin(pages) {
         return Err(RegionError::Pinned(pages, budget));
     }
     for page in range.iter() {
         let was = pager.table.update(page, |w| w.pinned().unwrap_or(w));
         if was.pins() == PIN_MAX {
-            unpin_pages(
-                pager,
-                PageRange {
-                    start: range.start,
-                    end: page,
-                },
-            );
-            pager
-                .pinned
-                .fetch_sub(range.end.0 - page.0, Ordering::AcqRel);
+            let pinned = page.0 - range.start.0;
+            unpin_pages(pager, PageRange::of(range.start, pinned));
+            pager.unpin(pages - pinned);
             return Err(RegionError::Pinned(pages, budget));
         }
     }
@@ -54,7 +43,7 @@ fn unpin_pages(pager: &Pager, range: PageRange) {
     for page in range.iter() {
         pager.table.update(page, Word::unpinned);
     }
-    pager.pinned.fetch_sub(range.pages(), Ordering::AcqRel);
+    pager.unpin(range.pages());
 }
 
 /// Keeps pages resident while it lives.

@@ -15,7 +15,7 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::copy_aside::Shared;
-use pagetide_pager::follow::Workplace;
+use pagetide_pager::placement::CpuBinding;
 
 /// Opening a page takes so long only if another processor has to answer.
 const DEAR_NS: u64 = 6_000;
@@ -31,7 +31,7 @@ const TURN_NS: u64 = 50_000;
 /// Where a thread that sweeps or arms works. Dropping it leaves the thread free to work anywhere.
 pub(crate) struct Placement<'a> {
     shared: &'a Shared,
-    workplace: Workplace,
+    cpu_binding: CpuBinding,
     /// Changes of the writing thread seen.
     changes: u32,
     /// When it was considered last, and the faults there had been by then.
@@ -76,7 +76,7 @@ impl<'a> Placement<'a> {
     fn at_rest(shared: &'a Shared) -> Placement<'a> {
         Placement {
             shared,
-            workplace: Workplace::default(),
+            cpu_binding: CpuBinding::default(),
             changes: 0,
             considered: (0, 0),
             shares: false,
@@ -125,11 +125,11 @@ impl<'a> Placement<'a> {
         if self.refused.is_some() && self.refused == beside {
             return;
         }
-        if !self.workplace.go(beside) {
+        if !self.cpu_binding.go(beside) {
             return;
         }
         // It may be kept from there: the program has confined it elsewhere.
-        self.shares = self.workplace.kept_to().is_some();
+        self.shares = self.cpu_binding.kept_to().is_some();
         self.refused = beside.filter(|_| !self.shares);
         self.turn_began_ns = worked_ns();
         writers.shared.store(self.shares, Relaxed);
@@ -164,7 +164,7 @@ impl<'a> Placement<'a> {
 
     /// Works anywhere.
     pub fn leave(&mut self) {
-        if self.workplace.go(None) {
+        if self.cpu_binding.go(None) {
             self.shared.writers.shared.store(false, Relaxed);
         }
     }
@@ -187,7 +187,7 @@ mod tests {
     use crate::memory::Memory;
     use crate::snapshot::pool::Pool;
     use crate::spans::Spans;
-    use pagetide_pager::follow::only;
+    use pagetide_pager::placement::only;
 
     /// Runs `test` in a thread of its own, so that other tests' threads stay where they are. The
     /// snapshotter's own parts, over one page that nothing protects.

@@ -16,7 +16,7 @@ use super::pool::SlotIndex;
 use super::under_way::Progress;
 use super::writer::{Writer, Written};
 use crate::memory::Backing;
-use pagetide_pager::peek::Peeked;
+use pagetide_pager::read_page::PageRead;
 
 /// Pages looked up in the page map at a time, and opened again by one system call when they are
 /// saved.
@@ -179,14 +179,14 @@ impl<'a> Sweep<'a> {
         let address = spans.page(index).address();
         if let Some(region) = &spans.span(span).served {
             let mut bytes = Page::ZERO;
-            match region.pager.peek(spans.page(index), &mut bytes) {
-                Peeked::Bytes => place.copy_from_slice(&bytes.0),
-                Peeked::Zeros => place.fill(0),
-                Peeked::Busy => {
+            match region.pager.read_page(spans.page(index), &mut bytes) {
+                PageRead::Bytes => place.copy_from_slice(&bytes.0),
+                PageRead::Zeros => place.fill(0),
+                PageRead::Busy => {
                     self.passed_over = true;
                     return Ok(());
                 }
-                Peeked::Lost(error) => {
+                PageRead::Lost(error) => {
                     return Err(SnapshotError::Lost(match error {
                         Some(error) => format!("the page at {address:#x}: {error}"),
                         None => format!("the page at {address:#x} was lost before"),

@@ -1,7 +1,7 @@
 //! What writers tell of their first writes: where they run, and what opening a page costs them.
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-use pagetide_pager::follow::FaultProcessors;
+use pagetide_pager::placement::FaultProcessors;
 
 /// What writers tell of their first writes.
 #[derive(Debug, Default)]

@@ -1,0 +1,123 @@
+//! Which remove events stem from the evictor, and which from the program.
+//!
+//! Emptying pages in place raises the event that the program's own `madvise` raises. Each page is
+//! accounted for by itself: of two events of a page that the evictor empties, one is its own,
+//! whichever is read first, and it is not done with the page before both were read.
+use pagetide_kernel::sync::{Mutex, MutexGuard};
+
+use pagetide_kernel::{PageRange, each_gap};
+
+use crate::evict::staging::BATCH_PAGES;
+
+/// The pages that the evictor is emptying in place and that no remove event has told of yet.
+pub(crate) struct OwnDrops(Mutex<Vec<PageRange>>);
+
+impl Default for OwnDrops {
+    fn default() -> OwnDrops {
+        OwnDrops(Mutex::new(Vec::with_capacity(BATCH_PAGES)))
+    }
+}
+
+impl OwnDrops {
+    pub(crate) fn lock(&self) -> Held<'_> {
+        Held(self.0.lock())
+    }
+}
+
+/// [`OwnDrops`], with nobody else changing them.
+pub(crate) struct Held<'a>(MutexGuard<'a, Vec<PageRange>>);
+
+impl Held<'_> {
+    /// The evictor is about to empty `range`.
+    pub(crate) fn begin(&mut self, range: PageRange) {
+        self.0.push(range);
+    }
+
+    /// Of what a remove event tells of, the parts that the program emptied. The others are told of
+    /// now.
+    pub(crate) fn others(&mut self, event: PageRange) -> Vec<PageRange> {
+        let mut others = vec![event];
+        for drop in std::mem::take(&mut *self.0) {
+            let mut untold = vec![drop];
+            for part in std::mem::take(&mut others) {
+                let common = part.intersection(drop);
+                each_gap(part, std::iter::once(common), |piece| others.push(piece));
+                for piece in std::mem::take(&mut untold) {
+                    let common = piece.intersection(common);
+                    each_gap(piece, std::iter::once(common), |rest| untold.push(rest));
+                }
+            }
+            self.0.append(&mut untold);
+        }
+        others
+    }
+
+    /// Emptying `range` has failed: what of it no event has told of is still there, and no event
+    /// will come.
+    pub(crate) fn withdraw(&mut self, range: PageRange) -> Vec<PageRange> {
+        let mut withdrawn = Vec::new();
+        for drop in std::mem::take(&mut *self.0) {
+            let common = drop.intersection(range);
+            each_gap(drop, std::iter::once(common), |rest| self.0.push(rest));
+            if !common.is_empty() {
+                withdrawn.push(common);
+            }
+        }
+        withdrawn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetide_kernel::PageNumber;
+
+    use super::*;
+
+    fn pages(start: u64, end: u64) -> PageRange {
+        PageRange {
+            start: PageNumber(start),
+            end: PageNumber(end),
+        }
+    }
+
+    fn dropping(ranges: &[PageRange]) -> OwnDrops {
+        OwnDrops(Mutex::new(ranges.to_vec()))
+    }
+
+    #[test]
+    fn a_page_that_is_emptied_by_both_counts_once_as_own_in_either_order() {
+        for program_first in [false, true] {
+            let drops = dropping(&[pages(10, 20), pages(30, 31)]);
+            let mut own = drops.lock();
+            let mut events = [pages(12, 13), pages(10, 20)];
+            if !program_first {
+                events.reverse();
+            }
+            let others: Vec<_> = events.map(|event| own.others(event)).concat();
+            assert_eq!(others, [pages(12, 13)], "{program_first}");
+            assert_eq!(*own.0, [pages(30, 31)]);
+        }
+    }
+
+    #[test]
+    fn an_event_over_more_than_is_emptied_leaves_the_rest() {
+        let drops = dropping(&[pages(10, 20), pages(30, 40)]);
+        let mut own = drops.lock();
+        let mut others = own.others(pages(15, 35));
+        others.sort_by_key(|part| part.start.0);
+        assert_eq!(others, [pages(20, 30)]);
+        assert_eq!(*own.0, [pages(10, 15), pages(35, 40)]);
+        assert_eq!(own.others(pages(50, 60)), [pages(50, 60)]);
+        assert_eq!(own.withdraw(pages(10, 20)), [pages(10, 15)]);
+        assert_eq!(*own.0, [pages(35, 40)]);
+    }
+
+    #[test]
+    fn a_page_emptied_twice_is_told_of_twice() {
+        let drops = dropping(&[pages(1, 2), pages(1, 2)]);
+        let mut own = drops.lock();
+        assert_eq!(own.others(pages(1, 2)), []);
+        assert_eq!(own.others(pages(1, 2)), []);
+        assert_eq!(own.others(pages(1, 2)), [pages(1, 2)]);
+    }
+}

@@ -1,0 +1,322 @@
+//! Eviction of pages that cannot be moved: read-only, inaccessible and executable mappings, pages
+//! shared by fork, kernels before 6.8.
+//!
+//! Runs of neighbours are write-protected, copied, put into the store and then emptied where they
+//! are. A write in between takes its page back. In a program, emptying waits until the fault thread
+//! has read the event of it, so it is done for as many pages at once as lie in one mapping. Slower
+//! than moving, and blind to devices: but a device that writes to memory must first break the
+//! protection, and memory it has pinned for writing before that is writable memory, which is moved.
+//! A locked page refuses to be emptied and stays.
+use std::io::IoSliceMut;
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide_kernel::memory::drop_pages;
+use pagetide_kernel::uffd::Stop;
+use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_store::{Page, Slot};
+
+use super::controller::Evictor;
+use crate::gate::GateGuard;
+use crate::handles::Ownership;
+use crate::page::word::{Place, State, Word};
+use crate::pager::Pager;
+
+/// Most pages of a run: so many are copied at once.
+const RUN_PAGES: usize = 32;
+
+/// A call of the program was under way for so long that pages were left where they are: no use in
+/// trying the next ones now.
+pub(super) struct KeptOut;
+
+impl Pager {
+    /// Whether page words may name what is no longer there: events are unread, or not acted on.
+    fn is_stale(&self, gate: &GateGuard<'_>) -> bool {
+        gate.has_events_pending()
+            || self.ownership == Ownership::Program && self.has_event_pending()
+    }
+
+    /// Whether `range` is emptied with one event at most: it is in one mapping, and stays so but
+    /// for a call that is under way.
+    fn empties_at_once(&self, range: PageRange) -> bool {
+        range.pages() == 1
+            || self.ownership != Ownership::Program
+            || self.is_registered(range).is_ok()
+    }
+}
+
+/// What is put of pages that are evicted in place.
+pub(super) struct Copies(Box<[Page; RUN_PAGES]>);
+
+impl Default for Copies {
+    fn default() -> Copies {
+        Copies(Box::new([Page::ZERO; RUN_PAGES]))
+    }
+}
+
+/// The pages from `first` on, `len` of them.
+fn run_of(first: PageNumber, len: usize) -> PageRange {
+    PageRange::of(first, len as u64)
+}
+
+impl Evictor<'_> {
+    /// Evicts the pages that would not move. Those that cannot be evicted here either go to the end
+    /// of the queue.
+    pub(super) fn evict_in_place(&mut self) {
+        let mut refused = std::mem::take(&mut self.batch.refused);
+        refused.sort_unstable();
+        let mut kept_out = false;
+        let mut rest = &refused[..];
+        while !rest.is_empty() {
+            let (state, len) = self.run_at(rest);
+            let (run, after) = rest.split_at(len);
+            let run = run_of(run[0], len);
+            let done = match state {
+                _ if kept_out => Ok(()),
+                Some(State::Clean) => self.drop_clean_in_place(run),
+                // A store that has refused one page would refuse the others.
+                Some(State::Resident) if !self.health.has_refused() => self.evict_run(run),
+                _ => Ok(()),
+            };
+            kept_out |= done.is_err();
+            for page in run.iter() {
+                if self.pager.table.load(page).is_resident() {
+                    self.pager.enqueue(page);
+                }
+            }
+            rest = after;
+        }
+        refused.clear();
+        self.batch.refused = refused;
+    }
+
+    /// How many pages at the start of `pages` are neighbours in the same state, and that state;
+    /// none if the first may not be evicted.
+    fn run_at(&self, pages: &[PageNumber]) -> (Option<State>, usize) {
+        let state = |page: PageNumber| {
+            let word = self.pager.table.load(page);
+            (word.pins() == 0).then(|| word.state())
+        };
+        let first = state(pages[0]);
+        let neighbours = pages.iter().take(RUN_PAGES).enumerate();
+        let same = neighbours.take_while(|(index, page)| {
+            page.0 == pages[0].0 + *index as u64 && (*index == 0 || state(**page) == first)
+        });
+        (first, same.count())
+    }
+
+    /// Claims the pages at the start of `run` that can be, with the gate held; how many.
+    fn claim(&self, run: PageRange, claimed: impl Fn(Word) -> Option<Word>) -> usize {
+        let table = &self.pager.table;
+        let is_claimed = |page: &PageNumber| {
+            let word = table.load(*page);
+            claimed(word).is_some_and(|claimed| table.change(*page, word, claimed))
+        };
+        run.iter().take_while(is_claimed).count()
+    }
+
+    fn evict_run(&mut self, run: PageRange) -> Result<(), KeptOut> {
+        let pager = self.pager;
+        // Memory that is being moved leaves with its words, and these pages must not be among them
+        // then.
+        let gate = pager.gate.lock();
+        let stale = gate.has_events_pending();
+        self.kept_by_events |= stale;
+        let claimed = match stale {
+            true => 0,
+            false => self.claim(run, Word::protecting),
+        };
+        drop(gate);
+        if claimed == 0 {
+            return Ok(());
+        }
+        let mut slots = [Slot(0); RUN_PAGES];
+        let stored = self.store_run(run_of(run.start, claimed), &mut slots);
+        run_of(run.start, claimed)
+            .iter()
+            .skip(stored)
+            .for_each(|page| self.keep(page));
+        match stored {
+            0 => Ok(()),
+            _ => self.empty_stored(run_of(run.start, stored), &slots[..stored]),
+        }
+    }
+
+    /// Protects the Protecting pages of `run` and puts what they hold; how many, from its start.
+    fn store_run(&mut self, run: PageRange, slots: &mut [Slot; RUN_PAGES]) -> usize {
+        let handles = self.pager.handles();
+        let copied = match handles.uffd.write_protect(run, true) {
+            Ok(()) => {
+                let mut rooms = self
+                    .copies
+                    .0
+                    .each_mut()
+                    .map(|page| IoSliceMut::new(&mut page.0));
+                handles
+                    .memory
+                    .read(run.start, &mut rooms[..run.pages() as usize])
+            }
+            Err(stop) => {
+                self.kept_by_events |= stop == Stop::EventPending;
+                0
+            }
+        };
+        let store = self.pager.stores.active();
+        let (mut stored, mut error) = (0, None);
+        while stored < copied && error.is_none() {
+            let end = copied.min(stored + store.capabilities().put_batch_pages);
+            let mut batch = [&Page::ZERO; RUN_PAGES];
+            let pages = &self.copies.0[stored..end];
+            for (place, page) in batch.iter_mut().zip(pages) {
+                *place = page;
+            }
+            match store.put(&batch[..pages.len()], &mut slots[stored..end]) {
+                Ok(()) => stored = end,
+                Err(refusal) => error = Some(refusal),
+            }
+        }
+        if stored > 0 || error.is_some() {
+            self.note_puts(stored, error);
+        }
+        stored
+    }
+
+    /// Empties the Protecting pages of `run`, whose bytes the store has at `slots`.
+    fn empty_stored(&mut self, run: PageRange, slots: &[Slot]) -> Result<(), KeptOut> {
+        let pager = self.pager;
+        let place = |slot: &Slot| Place {
+            generation: pager.stores.generation(),
+            slot: *slot,
+        };
+        let alone = pager.space.mapping_lock.enter_evictor();
+        let gate = pager.gate.lock();
+        let stale = alone.is_none() || pager.is_stale(&gate);
+        let at_once = !stale && pager.empties_at_once(run);
+        let mut was = [Word::default(); RUN_PAGES];
+        for ((page, slot), was) in run.iter().zip(slots).zip(&mut was) {
+            *was = pager.table.update(page, |now| match stale {
+                true => now,
+                false => now.dropping_stored(place(slot)).unwrap_or(now),
+            });
+        }
+        drop(gate);
+        self.kept_by_events |= stale;
+        let is_dropping = |was: &Word| !stale && was.dropping_stored(place(&slots[0])).is_some();
+        let mut next = run.start;
+        for part in was[..slots.len()].chunk_by(|a, b| at_once && is_dropping(a) && is_dropping(b))
+        {
+            let pages = run_of(next, part.len());
+            next = pages.end;
+            if is_dropping(&part[0]) {
+                self.finish_drop(pages, false);
+                continue;
+            }
+            // What the program has removed is not there any more, and something else may be. Where
+            // it has written meanwhile, the fault thread has taken the protection off.
+            pager
+                .stores
+                .release(&[place(&slots[(pages.start.0 - run.start.0) as usize])]);
+            if stale || part[0].is_removed() {
+                self.keep(pages.start);
+            }
+        }
+        alone.map(drop).ok_or(KeptOut)
+    }
+
+    /// Drops clean pages where they are, as many at the start of `run` as still are: they are
+    /// protected and the store has their bytes.
+    pub(super) fn drop_clean_in_place(&mut self, run: PageRange) -> Result<(), KeptOut> {
+        let pager = self.pager;
+        let Some(_alone) = pager.space.mapping_lock.enter_evictor() else {
+            self.kept_by_events = true;
+            return Err(KeptOut);
+        };
+        let gate = pager.gate.lock();
+        let stale = pager.is_stale(&gate);
+        self.kept_by_events |= stale;
+        let (mut at_once, mut claimed) = (false, 0);
+        if !stale {
+            at_once = pager.empties_at_once(run);
+            claimed = self.claim(run, Word::dropping);
+        }
+        drop(gate);
+        match at_once {
+            true if claimed > 0 => self.finish_drop(run_of(run.start, claimed), true),
+            _ => run_of(run.start, claimed)
+                .iter()
+                .for_each(|page| self.finish_drop(PageRange::one(page), true)),
+        }
+        Ok(())
+    }
+
+    /// Empties Dropping pages and makes them Stored, or puts back what may not be emptied.
+    fn finish_drop(&mut self, run: PageRange, was_clean: bool) {
+        let pager = self.pager;
+        let raises_events = pager.ownership == Ownership::Program;
+        if raises_events {
+            pager.space.own_drops.lock().begin(run);
+        }
+        // SAFETY: the store holds the pages' bytes and their words say so; faults on them wait
+        // until this is over.
+        let empty = |range| unsafe { drop_pages(range) }.is_ok();
+        let mut still_there = Vec::new();
+        let dropped = empty(run);
+        if !dropped && !raises_events {
+            // A part may be locked.
+            let pages = run.iter().map(PageRange::one);
+            still_there.extend(pages.filter(|page| !empty(*page)));
+        }
+        let gate = pager.gate.lock();
+        if !dropped && raises_events {
+            // It was one mapping, unless the program locked a part just now. What is gone, is gone
+            // with its event, which has been acted on.
+            still_there = pager.space.own_drops.lock().withdraw(run);
+        }
+        let stays = |page| still_there.iter().any(|part| part.contains(page));
+        let mut was = [Word::default(); RUN_PAGES];
+        for (page, was) in run.iter().zip(&mut was) {
+            *was = pager.table.update(page, |now| match stays(page) {
+                true => now.not_dropped(was_clean),
+                false => now.dropped(),
+            });
+        }
+        drop(gate);
+        let (mut evicted, mut gone) = (0, 0);
+        for (page, was) in run.iter().zip(was) {
+            let (removed, stays) = (was.is_removed(), stays(page));
+            evicted += u64::from(!stays);
+            gone += u64::from(!stays || removed);
+            if removed || stays && !was_clean {
+                pager.stores.release(&[was.place()]);
+            }
+            if stays && !was_clean {
+                self.unprotect(page);
+            }
+        }
+        pager.budget.unreserve(gone);
+        pager.ledger.evictions.fetch_add(evicted, Relaxed);
+        match was_clean {
+            true => pager.ledger.clean_drops.fetch_add(evicted, Relaxed),
+            false => pager.ledger.writebacks.fetch_add(evicted, Relaxed),
+        };
+    }
+
+    /// Ends the protection of a page that stays, unless somebody watches for writes to it.
+    fn unprotect(&self, page: PageNumber) {
+        let pager = self.pager;
+        let inside = pager.watch.enter_waiting();
+        if !inside.is_closed(page) {
+            let range = PageRange::one(page);
+            let _ = pager.handles().uffd.write_protect(range, false);
+        }
+    }
+
+    /// Gives up evicting a Protecting page.
+    fn keep(&self, page: PageNumber) {
+        let pager = self.pager;
+        let was = pager.table.update(page, Word::kept);
+        if was.state() == State::Protecting && was.is_removed() {
+            pager.budget.unreserve(1);
+        }
+        self.unprotect(page);
+    }
+}

@@ -1,0 +1,9 @@
+//! Eviction: when and how many pages ([`controller`]), by moving ([`batch`]) or where they are
+//! ([`in_place`]).
+pub(crate) mod batch;
+pub mod controller;
+pub(crate) mod health;
+pub(crate) mod in_place;
+pub(crate) mod requested;
+pub(crate) mod sharing;
+pub(crate) mod staging;

@@ -1,0 +1,287 @@
+//! Serving one fault: match what the page word says, claim the page, read its bytes, install them,
+//! publish that.
+//!
+//! Any number of threads may serve faults of one pager, each with a [`Handler`] of its own: a page
+//! is claimed by changing its word to Loading, so it is fetched once. A handler waits for the
+//! evictor at the gate, for the length of one move, and only where it may block (not in a signal
+//! handler); for room, or anything else that takes longer, it does not wait: the fault is given
+//! back with the reason.
+use std::time::Duration;
+
+use pagetide_kernel::own::Mapping;
+use pagetide_kernel::uffd::{Progress, Stop};
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
+use pagetide_store::{ErrorKind, Page, Slot, StoreError};
+
+use super::claim::Claim;
+use super::predict::WritePredictor;
+use super::publish::{Purpose, Recent};
+use super::streams::WINDOW_MAX;
+use crate::budget::Reservation;
+use crate::handles::Ownership;
+use crate::handles::{StartError, system};
+use crate::page::word::{State, Word};
+use crate::pager::Pager;
+use crate::watch::Inside;
+
+/// Most pages installed at once: a stream's widest window.
+pub(super) const RUN_PAGES: usize = WINDOW_MAX as usize;
+/// Tries of a failing read before the page is given up; the store's own retries come on top.
+const FETCH_TRIES: u32 = 3;
+
+/// A fault to serve.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    /// Where.
+    pub(crate) page: PageNumber,
+    /// The access was a write.
+    pub(crate) write: bool,
+    /// The page is there and write-protected.
+    pub(crate) write_protect: bool,
+    /// When it was read from the userfaultfd.
+    pub(crate) read_at_ns: u64,
+}
+
+/// What became of a fault. The closed set of outcomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The page was installed, or made writable.
+    Installed,
+    /// Nothing to do any more; the thread was woken to try again.
+    Woken,
+    /// An event must be read first.
+    EventPending,
+    /// The evictor must make room first.
+    NoRoom,
+    /// A snapshot has no room for the page's old bytes at the moment.
+    NoRoomForOldBytes,
+    /// Another thread is busy with the page: try again.
+    Busy,
+}
+
+/// What one thread needs to serve faults, and what it has seen of late.
+pub(crate) struct Handler<'p> {
+    pub(super) pager: &'p Pager,
+    /// Where pages are read to.
+    buffer: Mapping,
+    pub(super) zeros: Mapping,
+    pub(super) next_zero: PageNumber,
+    pub(super) zero_window: u64,
+    pub(super) recent: Recent,
+    pub(super) predictor: WritePredictor,
+    /// May wait for a lock that the evictor holds (a signal handler may not).
+    pub(super) may_block: bool,
+    /// Pages are fetched to leave the pager, whatever the budget.
+    pub(crate) detaching: bool,
+}
+
+impl<'p> Handler<'p> {
+    /// Ready to serve; preallocates. One that may not block is for signal handlers.
+    pub(crate) fn new(pager: &'p Pager, may_block: bool) -> Result<Handler<'p>, StartError> {
+        let map = || Mapping::new(RUN_PAGES * PAGE_SIZE).map_err(system("mmap"));
+        Ok(Handler {
+            pager,
+            buffer: map()?,
+            zeros: map()?,
+            next_zero: PageNumber(0),
+            zero_window: 1,
+            recent: Recent::default(),
+            predictor: WritePredictor::default(),
+            may_block,
+            detaching: false,
+        })
+    }
+
+    /// Serves `fault` if that can be done now.
+    pub(crate) fn serve(&mut self, fault: Fault) -> Outcome {
+        let Some(inside) = self.pager.watch.enter() else {
+            return Outcome::Busy;
+        };
+        loop {
+            let word = self.pager.table.load(fault.page);
+            if let Some(outcome) = self.serve_as(word, fault, &inside) {
+                return outcome;
+            }
+        }
+    }
+
+    /// By what `word` says; none if it has changed since.
+    fn serve_as(&mut self, word: Word, fault: Fault, inside: &Inside<'_>) -> Option<Outcome> {
+        let page = fault.page;
+        Some(match word.state() {
+            State::Untouched => self.fill_zeros(page, inside),
+            State::Stored => self.fetch_one(page, fault.write, inside),
+            State::Resident | State::Clean | State::Protecting if fault.write_protect => {
+                return self.first_write(page, word, inside);
+            }
+            State::Resident | State::Clean | State::Protecting => self.refill_vanished(page, word),
+            State::Staged => self.take_back(page, inside),
+            State::Poisoned => self.poison(page),
+            // The evictor holds the gate while it moves the page; once the gate opens the word says
+            // what became of it.
+            State::Evicting if self.may_block => {
+                drop(self.pager.gate.lock());
+                return None;
+            }
+            State::Evicting | State::Dropping | State::Loading => Outcome::Busy,
+        })
+    }
+
+    fn fetch_one(&mut self, page: PageNumber, write: bool, inside: &Inside<'_>) -> Outcome {
+        let pager = self.pager;
+        let room = match self.detaching {
+            true => Some(pager.budget.reserve_anyway(1)),
+            false => pager.budget.reserve_for(page),
+        };
+        let Some(room) = room else {
+            return Outcome::NoRoom;
+        };
+        let Some(mut claim) = Claim::stored(&pager.table, PageRange::one(page)) else {
+            return Outcome::Busy;
+        };
+        match self.fetch(&mut claim, room, Purpose::Demand { write }, inside) {
+            Ok(progress) => self.outcome(page, progress),
+            Err(error) => self.lose(page, claim, &error),
+        }
+    }
+
+    /// The one way from a store into memory, for one page or a run of neighbours: reads the pages
+    /// of `claim`, installs them with one call, and publishes what was installed.
+    pub(super) fn fetch(
+        &mut self,
+        claim: &mut Claim<'p>,
+        mut room: Reservation<'p>,
+        purpose: Purpose,
+        inside: &Inside<'_>,
+    ) -> Result<Progress, StoreError> {
+        self.read(claim, purpose)?;
+        let expected = match purpose {
+            Purpose::Demand { write } => {
+                write || self.predictor.expects_write(claim.is_rewritten())
+            }
+            Purpose::Ahead | Purpose::Load => claim.is_rewritten(),
+        };
+        let unprotected = expected || !self.pager.handles().copy_protects;
+        let writable = unprotected && !inside.any_closed(claim.pages());
+        // SAFETY: the buffer holds the pages' bytes (verified by the store's checksum), and COPY
+        // never overwrites a page.
+        let progress = unsafe {
+            let uffd = &self.pager.handles().uffd;
+            uffd.copy(claim.pages(), self.buffer.as_ptr(), !writable)
+        };
+        room.keep(progress.pages);
+        if progress.pages > 0 {
+            self.publish_fetched(claim, progress.pages, writable, purpose);
+        }
+        Ok(progress)
+    }
+
+    /// Reads the pages of `claim` into the buffer. One that a fault waits for is asked for a few
+    /// times; others are left to whoever needs them, who then says what is lost.
+    fn read(&mut self, claim: &Claim<'_>, purpose: Purpose) -> Result<(), StoreError> {
+        let count = claim.pages().pages() as usize;
+        let mut slots = [Slot(0); RUN_PAGES];
+        for (slot, index) in slots[..count].iter_mut().zip(0..) {
+            *slot = claim.word(index).place().slot;
+        }
+        // SAFETY: the buffer has RUN_PAGES pages, which bound `slots`, and is this thread's alone.
+        let pages = unsafe {
+            std::slice::from_raw_parts_mut(self.buffer.as_ptr().cast::<Page>(), RUN_PAGES)
+        };
+        let store = self.pager.stores.of(claim.word(0).place().generation);
+        if !matches!(purpose, Purpose::Demand { .. }) {
+            return store.get_many(&slots[..count], &mut pages[..count]);
+        }
+        let mut tries = 0;
+        loop {
+            match store.get(slots[0], &mut pages[0]) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    self.note_error();
+                    tries += 1;
+                    if tries >= FETCH_TRIES || error.kind == ErrorKind::Away {
+                        return Err(error);
+                    }
+                    std::thread::sleep(Duration::from_millis(1 << (2 * tries)));
+                }
+            }
+        }
+    }
+
+    /// What the kernel said of installing `page`.
+    pub(super) fn outcome(&self, page: PageNumber, progress: Progress) -> Outcome {
+        match progress.stop {
+            _ if progress.pages > 0 => Outcome::Installed,
+            Some(Stop::EventPending) => Outcome::EventPending,
+            _ => self.wake(page),
+        }
+    }
+
+    pub(super) fn wake(&self, page: PageNumber) -> Outcome {
+        self.pager.handles().uffd.wake(PageRange::one(page));
+        Outcome::Woken
+    }
+
+    /// A page believed present is missing: the program emptied it (an event already seen, or
+    /// `MADV_FREE`), so it holds zeros. Or the fault is an old one and the page is there, or the
+    /// evictor is taking it out just now: then zeros would be wrong bytes. So the page is claimed
+    /// first, as for a fetch; a region's memory is emptied by nobody, and its faults of this kind
+    /// are all old.
+    fn refill_vanished(&mut self, page: PageNumber, word: Word) -> Outcome {
+        let pager = self.pager;
+        if pager.ownership != Ownership::Program {
+            return self.wake(page);
+        }
+        let Some(mut claim) = Claim::vanished(&pager.table, page, word) else {
+            return Outcome::Busy;
+        };
+        // SAFETY: zeros are what emptied memory holds, and COPY never overwrites a page.
+        let progress = unsafe {
+            let uffd = &pager.handles().uffd;
+            uffd.copy(PageRange::one(page), self.zeros.as_ptr(), false)
+        };
+        claim.settle(progress.pages, Word::filled, |_, _| {});
+        drop(claim);
+        // The evictor may have passed it over meanwhile.
+        pager.enqueue(page);
+        if progress.pages > 0 {
+            self.publish_refilled(word);
+        }
+        self.outcome(page, progress)
+    }
+
+    /// The page is on its way out and wanted again: copied back from the staging area. The evictor
+    /// sees by the word that it is taken.
+    fn take_back(&mut self, page: PageNumber, inside: &Inside<'_>) -> Outcome {
+        let pager = self.pager;
+        let gate = match self.may_block {
+            true => Some(pager.gate.lock()),
+            false => pager.gate.try_lock(),
+        };
+        let Some(_gate) = gate else {
+            return Outcome::Busy;
+        };
+        let word = pager.table.load(page);
+        if word.state() != State::Staged {
+            return self.wake(page);
+        }
+        // The staged frame still counts until the evictor has dropped it, so this one needs room of
+        // its own.
+        let Some(mut room) = pager.budget.reserve(1) else {
+            return Outcome::NoRoom;
+        };
+        let source = pager.staging.page(word.staging_index()).address() as *const u8;
+        // SAFETY: while the word says Staged and the gate is held, the staging area holds the
+        // program's bytes.
+        let progress = unsafe {
+            let uffd = &pager.handles().uffd;
+            uffd.copy(PageRange::one(page), source, inside.is_closed(page))
+        };
+        room.keep(progress.pages);
+        if progress.pages > 0 {
+            pager.table.update(page, Word::taken_back);
+            pager.enqueue(page);
+        }
+        self.outcome(page, progress)
+    }
+}

@@ -1,0 +1,99 @@
+//! Requests served by the fault thread: pages to load, memory to attach or detach.
+use std::sync::Arc;
+
+use pagetide_kernel::PageRange;
+use rustix::io::Errno;
+
+use super::handler::{Fault, Outcome};
+use super::thread::FaultThread;
+use crate::page::word::State;
+use crate::requests::{Completion, Request};
+
+/// Pages of a load request served between two looks for faults.
+const LOAD_SLICE: usize = 16;
+
+/// A load request being served.
+pub(super) struct Load {
+    rest: PageRange,
+    must: bool,
+    done: Arc<Completion>,
+}
+
+impl FaultThread<'_> {
+    pub(super) fn serve_requests(&mut self) -> bool {
+        let requests = self.pager.requests.take();
+        let any = !requests.is_empty();
+        for request in requests {
+            match request {
+                Request::Attach(range, done) => done.finish(self.attach(range)),
+                Request::Detach(range, done) => done.finish(self.detach(range)),
+                Request::Load { range, must, done } => self.loads.push_back(Load {
+                    rest: range,
+                    must,
+                    done,
+                }),
+            }
+        }
+        any
+    }
+
+    /// Serves a slice of the oldest load request. Returns whether it made headway.
+    pub(super) fn serve_loads(&mut self) -> bool {
+        self.load_waits = false;
+        let Some(mut load) = self.loads.pop_front() else {
+            return false;
+        };
+        let mut headway = false;
+        for _ in 0..LOAD_SLICE {
+            if load.rest.is_empty() {
+                break;
+            }
+            let page = load.rest.start;
+            let word = self.pager.table.load(page);
+            if word.state() == State::Stored {
+                let fetched = self.handler.load_run(load.rest);
+                if fetched > 0 {
+                    load.rest = load.rest.after(fetched);
+                    headway = true;
+                    break;
+                }
+            }
+            let outcome = match word.state() {
+                State::Poisoned => {
+                    load.done.finish(Err(Errno::IO));
+                    return true;
+                }
+                state if word.is_resident() && state != State::Dropping => Outcome::Installed,
+                _ => self.handler.serve(Fault {
+                    page,
+                    write: false,
+                    write_protect: false,
+                    read_at_ns: 0,
+                }),
+            };
+            match outcome {
+                Outcome::Installed => {}
+                // Nothing is mapped there, or someone else was quicker.
+                Outcome::Woken => {}
+                Outcome::NoRoom if !load.must => {
+                    load.done.finish(Err(Errno::NOBUFS));
+                    return true;
+                }
+                Outcome::Busy | Outcome::NoRoomForOldBytes => break,
+                Outcome::NoRoom | Outcome::EventPending => {
+                    self.load_waits = true;
+                    self.ask_for_room();
+                    break;
+                }
+            }
+            load.rest.start = page.add(1);
+            headway = true;
+        }
+        if load.rest.is_empty() {
+            load.done.finish(Ok(()));
+        } else {
+            self.loads.push_front(load);
+        }
+        headway
+    }
+}

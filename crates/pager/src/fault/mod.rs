@@ -1,0 +1,15 @@
+//! Faults: [`handler`] serves one; [`thread`] and [`pool`] bring them to it, as messages or as
+//! signals.
+pub(crate) mod claim;
+pub(crate) mod first_write;
+pub(crate) mod handler;
+pub(crate) mod loads;
+pub(crate) mod lost;
+pub mod pool;
+mod predict;
+mod publish;
+mod read_ahead;
+pub mod signal;
+pub(crate) mod streams;
+pub mod thread;
+mod zeros;

@@ -1,0 +1,128 @@
+//! What a fault's owner does not wait for: its page is there, and the rest of the pager learns of
+//! it. Page words, eviction queues, slots to be given back, counters, the trace, read-ahead.
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide_kernel::PageNumber;
+
+use super::claim::Claim;
+use super::handler::Handler;
+use crate::page::word::{Place, State, Word};
+use crate::recorder::Kind;
+use crate::stores::Deferred;
+
+/// Recently installed pages that are watched for coming back at once.
+const RECENT: usize = 64;
+
+/// Why pages are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A fault waits for the one page.
+    Demand { write: bool },
+    /// A stream may come to them.
+    Ahead,
+    /// Somebody asked to have them loaded.
+    Load,
+}
+
+/// The pages installed last for faults.
+pub(super) struct Recent {
+    pages: [PageNumber; RECENT],
+    next: usize,
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent {
+            pages: [PageNumber(0); RECENT],
+            next: 0,
+        }
+    }
+}
+
+impl Recent {
+    pub(super) fn note(&mut self, page: PageNumber) {
+        self.pages[self.next] = page;
+        self.next = (self.next + 1) % RECENT;
+    }
+}
+
+impl<'p> Handler<'p> {
+    /// Whether `page` was installed a moment ago.
+    pub(crate) fn is_recent(&self, page: PageNumber) -> bool {
+        self.recent.pages.contains(&page)
+    }
+
+    /// The first `count` pages of `claim` were installed.
+    pub(super) fn publish_fetched(
+        &mut self,
+        claim: &mut Claim<'p>,
+        count: u64,
+        writable: bool,
+        purpose: Purpose,
+    ) {
+        let (pager, first) = (self.pager, claim.pages().start);
+        let rewritten = match purpose {
+            Purpose::Demand { write } => write || claim.is_rewritten(),
+            Purpose::Ahead | Purpose::Load => false,
+        };
+        let transition = |now: Word| match writable {
+            true => now.fetched_writable(rewritten),
+            // Not expected to be written, or not any more: a write tells.
+            false => now.fetched_clean(),
+        };
+        claim.settle(count, transition, |page, was| {
+            if writable {
+                self.release(was.place());
+            }
+            pager.enqueue(page);
+        });
+        let ledger = pager.ledger;
+        ledger.fetched_pages.fetch_add(count, Relaxed);
+        match purpose {
+            Purpose::Load => {}
+            Purpose::Ahead => {
+                ledger.prefetched_pages.fetch_add(count, Relaxed);
+            }
+            Purpose::Demand { write } => {
+                ledger.fetches.fetch_add(1, Relaxed);
+                if !writable {
+                    self.predictor.note_clean_install();
+                }
+                pager.record(first, if write { Kind::Write } else { Kind::Read });
+                self.recent.note(first);
+                self.follow_stream(first);
+            }
+        }
+    }
+
+    /// Zeros were installed where a page of `word` had been.
+    pub(super) fn publish_refilled(&mut self, word: Word) {
+        if word.state() == State::Clean {
+            self.release(word.place());
+        }
+        self.pager.ledger.zero_fills.fetch_add(1, Relaxed);
+    }
+
+    /// The store failed.
+    pub(super) fn note_error(&self) {
+        self.pager.ledger.errors.fetch_add(1, Relaxed);
+    }
+
+    /// The slot of `place` is needed no more. Giving it back takes the store's locks and may
+    /// allocate, so it is left to the evictor; in a signal handler also when so many wait that
+    /// there is no room for one more.
+    pub(super) fn release(&self, place: Place) {
+        let pager = self.pager;
+        loop {
+            match pager.stores.release_later(place) {
+                Deferred::Noted => return,
+                Deferred::Many => return pager.budget.work.ring(),
+                Deferred::Full if self.may_block => return pager.stores.release(&[place]),
+                Deferred::Full => {
+                    pager.budget.work.ring();
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Fetching pages before they are asked for: runs of neighbours with one COPY.
+//!
+//! A page read ahead never takes what a fault might need: it is fetched only while more than the
+//! evictor's low-water reserve is free.
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide_kernel::{PageNumber, PageRange};
+
+use super::claim::Claim;
+use super::handler::{Handler, RUN_PAGES};
+use super::publish::Purpose;
+use super::streams::{Ask, WINDOW_MAX};
+use crate::pager::Pager;
+
+/// Most pages fetched between two looks for faults, from a store that answers at once: about 20 us.
+const AT_ONCE: u32 = 16;
+
+/// Most pages fetched at once, and by whoever has served the fault; of a stream the rest is the
+/// fault thread's, when no fault waits. A store that is waited for is asked once for as many as
+/// possible: 64 pages come from a server in the time of eight that are asked for singly.
+fn at_once(pager: &Pager) -> u32 {
+    match pager.stores.active().capabilities().get_sleeps {
+        true => WINDOW_MAX,
+        false => AT_ONCE,
+    }
+}
+
+impl Handler<'_> {
+    /// `page` was fetched for a fault: is it one of a stream? Reads ahead, or leaves that to the
+    /// fault thread.
+    pub(super) fn follow_stream(&mut self, page: PageNumber) {
+        let pager = self.pager;
+        if self.detaching {
+            return;
+        }
+        let advice = pager.streams.missed(page);
+        if advice.hits > 0 {
+            let hits = u64::from(advice.hits);
+            pager.ledger.prefetch_hits.fetch_add(hits, Relaxed);
+        }
+        let begun = advice.ask.and_then(|ask| {
+            let room = self.room_for(ask.count);
+            pager.streams.begin(ask, room)
+        });
+        let Some(ask) = begun else {
+            return;
+        };
+        if self.may_block && !pager.placement.shares_processor() && !advice.late {
+            // The fault thread itself: waiting faults come first, unless that has left it too late
+            // before.
+            pager.streams.hand_over(ask);
+            return;
+        }
+        // Beside the one thread that faults, it runs only while that waits, and for the stream's
+        // next page: left for later, this would come too late. Who else faults just now, or waits
+        // for an event to be read, waits for these pages.
+        let at_once = at_once(pager);
+        let rest = ask.after(at_once);
+        if rest.count > 0 && pager.streams.hand_over(rest) && !self.may_block {
+            pager.ring_fault_thread();
+        }
+        self.read_ahead(ask.first(at_once));
+    }
+
+    /// Pages that may be read ahead when `wanted` are. An evictor that waits for this very
+    /// processor has it first: it has to run before long all the same, and a page that is not read
+    /// ahead for want of room is a fault.
+    fn room_for(&self, wanted: u32) -> u64 {
+        let (pager, spare) = (self.pager, self.pager.budget.spare());
+        if spare >= u64::from(wanted) || !pager.placement.evictor_is_here() {
+            return spare;
+        }
+        pager.budget.work.ring();
+        std::thread::yield_now();
+        pager.budget.spare()
+    }
+
+    /// Reads ahead of a stream that was left for later. Returns whether there was one.
+    pub(crate) fn read_ahead_of_streams(&mut self) -> bool {
+        let pager = self.pager;
+        let Some(ask) = pager.streams.take() else {
+            return false;
+        };
+        let now = ask.first(at_once(pager));
+        let rest = ask.after(now.count);
+        if rest.count > 0 {
+            pager.streams.hand_over(rest);
+        }
+        self.read_ahead(now);
+        true
+    }
+
+    /// Fetches the pages of `ask`, at most 64, that are stored, as far as there is room.
+    fn read_ahead(&mut self, ask: Ask) {
+        let fetched = match ask.stride {
+            1 => self.fetch_neighbours(ask.page(0), ask.count),
+            // The last comes first.
+            -1 => {
+                let fetched = self.fetch_neighbours(ask.page(ask.count - 1), ask.count);
+                fetched.reverse_bits() >> (WINDOW_MAX - ask.count)
+            }
+            _ => self.fetch_each(ask),
+        };
+        self.pager.streams.fetched(ask, fetched);
+    }
+
+    /// Fetches `count` pages from `start`; a bit for each that was.
+    fn fetch_neighbours(&mut self, start: PageNumber, count: u32) -> u64 {
+        let mut fetched = 0;
+        let mut range = PageRange::of(start, u64::from(count));
+        while !range.is_empty() && self.pager.budget.spare() > 0 {
+            let run = self.fetch_run(range, self.pager.budget.spare(), Purpose::Ahead);
+            if run > 0 {
+                fetched |= (u64::MAX >> (64 - run)) << (range.start.0 - start.0);
+            }
+            range = range.after(run.max(1));
+        }
+        fetched
+    }
+
+    /// The same for pages that are not neighbours.
+    fn fetch_each(&mut self, ask: Ask) -> u64 {
+        let mut fetched = 0;
+        for index in 0..ask.count {
+            if self.pager.budget.spare() == 0 {
+                break;
+            }
+            let page = PageRange::one(ask.page(index));
+            fetched |= self.fetch_run(page, 1, Purpose::Ahead) << index;
+        }
+        fetched
+    }
+
+    /// Fetches the stored pages at the start of `range`, as many as there is room for; how many.
+    pub(crate) fn load_run(&mut self, range: PageRange) -> u64 {
+        self.fetch_run(range, self.pager.budget.free(), Purpose::Load)
+    }
+
+    /// Fetches the stored pages at the start of `range`, as many as there is `room` for and a store
+    /// gives at once; returns how many. Nothing is waited for: a page somebody is busy with ends
+    /// the run.
+    fn fetch_run(&mut self, range: PageRange, room: u64, purpose: Purpose) -> u64 {
+        let pager = self.pager;
+        let most = range.pages().min(room).min(at_once(pager).into());
+        let most = most.min(RUN_PAGES as u64);
+        let Some(inside) = pager.watch.enter() else {
+            return 0;
+        };
+        if most == 0 {
+            return 0;
+        }
+        let Some(mut room) = pager.budget.reserve(most) else {
+            return 0;
+        };
+        let Some(mut claim) = Claim::stored(&pager.table, PageRange::of(range.start, most)) else {
+            return 0;
+        };
+        room.shrink_to(claim.pages().pages());
+        match self.fetch(&mut claim, room, purpose, &inside) {
+            Ok(progress) => progress.pages,
+            // Whoever needs one of the pages will try again, and say what is lost.
+            Err(_) => {
+                self.note_error();
+                0
+            }
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The eviction queues and the policy at work: pages enter them when they become resident, and the
+//! evictor takes its victims from them.
+use pagetide_kernel::PageNumber;
+use rustix::io::Errno;
+
+use crate::page::policy::{Kind, Policy, Queue, Verdict};
+use crate::page::queue::EvictionQueue;
+use crate::page::table::PageTable;
+use crate::page::word::{State, Word};
+
+/// Looks at a queue entry for each entry there is, before the evictor gives up for this round: a
+/// page may go round its queue more than once.
+const LAPS: u64 = 4;
+
+/// The order in which resident pages are evicted. Every resident page has an entry, but for those
+/// the evictor has in its hands.
+pub struct VictimQueues {
+    /// Oldest first.
+    small: EvictionQueue,
+    /// The same, of those that have shown that they are used.
+    main: EvictionQueue,
+    /// Chooses between them.
+    policy: Box<dyn Policy>,
+}
+
+impl VictimQueues {
+    /// Room for `entries` in each queue, stale ones included.
+    pub(crate) fn new(entries: u64) -> Result<VictimQueues, Errno> {
+        Ok(VictimQueues {
+            small: EvictionQueue::new(entries)?,
+            main: EvictionQueue::new(entries)?,
+            policy: Kind::default().make(),
+        })
+    }
+
+    /// Another policy; before any page is in.
+    pub(crate) fn set_policy(&mut self, kind: Kind) {
+        self.policy = kind.make();
+    }
+
+    /// Entries, stale ones included.
+    pub(crate) fn len(&self) -> u64 {
+        self.small.len() + self.main.len()
+    }
+
+    /// Puts `page` in a queue unless it is in one.
+    pub(crate) fn enqueue(&self, table: &PageTable, page: PageNumber) {
+        let (history, queue) = self.policy.admit(table.load(page));
+        self.put(table, page, history, queue);
+    }
+
+    fn queue(&self, queue: Queue) -> &EvictionQueue {
+        match queue {
+            Queue::Small => &self.small,
+            Queue::Main => &self.main,
+        }
+    }
+
+    fn put(&self, table: &PageTable, page: PageNumber, history: Word, queue: Queue) {
+        let was = table.update(page, |word| match word.is_queued() {
+            true => word,
+            false => word.queued(history),
+        });
+        if !was.is_queued() && !self.queue(queue).put(page) {
+            table.update(page, Word::unqueued);
+        }
+    }
+
+    /// Takes up to `count` evictable pages, as the policy chooses, into `victims` (emptied before).
+    /// Only for the evictor.
+    pub(crate) fn take(
+        &self,
+        table: &PageTable,
+        budget: u64,
+        victims: &mut Vec<PageNumber>,
+        count: usize,
+    ) {
+        victims.clear();
+        for _ in 0..LAPS * self.len() {
+            if victims.len() >= count {
+                break;
+            }
+            let queue = self.policy.next(self.small.len(), self.main.len(), budget);
+            match self.queue(queue).take() {
+                Some(page) => victims.extend(self.judge(table, budget, page, queue)),
+                None => break,
+            }
+        }
+    }
+
+    /// What a page taken from a queue is: a victim, or nothing (any more, while it is pinned, or
+    /// for now). The mark goes first: whoever makes the page resident after that sees that it is
+    /// not queued.
+    fn judge(
+        &self,
+        table: &PageTable,
+        budget: u64,
+        page: PageNumber,
+        queue: Queue,
+    ) -> Option<PageNumber> {
+        let was = table.update(page, Word::unqueued);
+        if !matches!(was.state(), State::Resident | State::Clean) {
+            return None;
+        }
+        if was.pins() > 0 {
+            self.put(table, page, was, queue);
+            return None;
+        }
+        match self.policy.judge(was, queue, budget) {
+            Verdict::Keep(history, to) => {
+                self.put(table, page, history, to);
+                None
+            }
+            Verdict::Evict(history) => {
+                table.update(page, |word| word.with_history(history));
+                Some(page)
+            }
+        }
+    }
+}

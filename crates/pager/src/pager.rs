@@ -1,0 +1,337 @@
+//! What the pager's threads share.
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use pagetide_kernel::own::Mapping;
+use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::uffd::Stop;
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
+use pagetide_store::Store;
+
+use crate::address_space::space::AddressSpace;
+use crate::budget::Budget;
+use crate::callback::ThreadCallback;
+use crate::evict::requested::EvictNow;
+use crate::evict::staging::Staging;
+use crate::fault::streams::Streams;
+use crate::gate::Gate;
+use crate::handles::{Handles, Ownership, StartError, system};
+use crate::ledger::Ledger;
+use crate::page::policy::Kind;
+use crate::page::table::PageTable;
+use crate::page::victims::VictimQueues;
+use crate::pause::Pauses;
+use crate::placement::Placement;
+use crate::recorder::{self, Recorder};
+use crate::requests::{Inbox, Request};
+use crate::stores::Stores;
+use crate::watch::Watch;
+
+/// The state the pager's threads share, by what belongs together.
+pub struct Pager {
+    /// Whose memory it is.
+    pub ownership: Ownership,
+    /// What is known of each page.
+    pub table: PageTable,
+    /// The order in which resident pages go.
+    pub(crate) victims: VictimQueues,
+    /// The bound on resident pages.
+    pub budget: Budget,
+    /// Where the bytes of pages that are not resident are.
+    pub stores: Stores,
+    /// Where pages are on their way there.
+    pub(crate) staging: Staging,
+    /// Held where page words and memory may differ.
+    pub(crate) gate: Gate,
+    /// Which memory is managed, and who may change it.
+    pub space: AddressSpace,
+    /// Who is told of first writes.
+    pub watch: Watch,
+    /// Which processors the threads use.
+    pub(crate) placement: Placement,
+    /// What is missed in a steady order.
+    pub(crate) streams: Streams,
+    /// Who is asked to hold still.
+    pub(crate) pauses: Pauses,
+    /// What the fault thread is asked for.
+    pub(crate) requests: Inbox<Request>,
+    /// What the evictor is asked for.
+    pub(crate) evict_now: Inbox<EvictNow>,
+    /// What every thread is to call.
+    pub(crate) callback: ThreadCallback,
+    /// Counters.
+    pub ledger: &'static Ledger,
+    /// Faults are recorded there, if anybody wants to know.
+    recorder: AtomicPtr<Recorder>,
+    /// Descriptors, exchanged in a forked child.
+    handles: AtomicPtr<Handles>,
+    /// A page without access.
+    unreadable: Mapping,
+    /// Pages pinned, counted once a pin.
+    pinned: AtomicU64,
+    /// Set in a process that has forked or was forked: pages may be shared with another process.
+    forked: AtomicBool,
+    /// Asks the threads to end (a region is dropped).
+    closing: AtomicBool,
+}
+
+impl Pager {
+    /// A pager with an empty table. Costs some address space and little memory until memory is
+    /// attached.
+    pub fn new(
+        ownership: Ownership,
+        budget_pages: u64,
+        handles: Handles,
+        store: Box<dyn Store>,
+        ledger: &'static Ledger,
+    ) -> Result<Pager, StartError> {
+        // Stale entries can outnumber resident pages; the queue's memory is given back as it is
+        // passed, so be generous.
+        let machine_pages = rustix::system::sysinfo().totalram / PAGE_SIZE as u64;
+        let victims = VictimQueues::new(4 * machine_pages + (1 << 20));
+        ledger.started_ns.store(now_ns(), Ordering::Relaxed);
+        Ok(Pager {
+            ownership,
+            table: PageTable::new().map_err(system("mmap"))?,
+            victims: victims.map_err(system("mmap"))?,
+            budget: Budget::new(budget_pages, ledger),
+            stores: Stores::new(store).map_err(system("mmap"))?,
+            staging: Staging::new(&handles)?,
+            gate: Gate::default(),
+            space: AddressSpace::new(),
+            watch: Watch::new(),
+            placement: Placement::default(),
+            streams: Streams::default(),
+            pauses: Pauses::default(),
+            requests: Inbox::default(),
+            evict_now: Inbox::default(),
+            callback: ThreadCallback::default(),
+            ledger,
+            recorder: AtomicPtr::new(std::ptr::null_mut()),
+            handles: AtomicPtr::new(Box::into_raw(Box::new(handles))),
+            unreadable: Mapping::reserve(PAGE_SIZE).map_err(system("mmap"))?,
+            pinned: AtomicU64::new(0),
+            forked: AtomicBool::new(false),
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    /// The same pager with another policy; before any memory is attached.
+    pub fn with_policy(mut self, kind: Kind) -> Pager {
+        self.victims.set_policy(kind);
+        self
+    }
+
+    /// The descriptors.
+    pub fn handles(&self) -> &Handles {
+        // SAFETY: made from a box with the pager, and never freed before it.
+        unsafe { &*self.handles.load(Ordering::Acquire) }
+    }
+
+    /// In a forked child: gives the pager descriptors of its own, with which the staging and drain
+    /// areas are registered. The parent's are forgotten, not closed: their numbers mean nothing
+    /// here.
+    pub fn replace_handles(&self, handles: Handles) -> Result<(), StartError> {
+        self.staging.register(&handles)?;
+        let handles = Box::into_raw(Box::new(handles));
+        self.handles.store(handles, Ordering::Release);
+        Ok(())
+    }
+
+    /// In a forked child, whose copy was made while everything held still: nobody holds or waits
+    /// any more, and whatever was recorded is the parent's.
+    pub fn reset_after_fork(&self) {
+        self.recorder.store(std::ptr::null_mut(), Ordering::Release);
+        self.placement.reset_after_fork();
+        self.space.mapping_lock.reset_after_fork();
+        self.pauses.reset_after_fork();
+        self.budget.reset_after_fork();
+        self.gate.reset_after_fork();
+        self.forked.store(true, Ordering::SeqCst);
+    }
+
+    /// This process has forked.
+    pub fn note_fork(&self) {
+        self.forked.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether pages may be shared with another process.
+    pub(crate) fn has_forked(&self) -> bool {
+        self.forked.load(Ordering::Relaxed)
+    }
+
+    /// Has the threads end. Only for threads that share the pager's descriptors.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::SeqCst);
+        self.budget.work.ring();
+        self.ring_fault_thread();
+    }
+
+    /// Whether the threads are to end.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Records the faults served from now on. A recorder once set lives as long as the process.
+    pub fn set_recorder(&self, recorder: Recorder) {
+        let recorder = Box::into_raw(Box::new(recorder));
+        self.recorder.store(recorder, Ordering::Release);
+    }
+
+    /// Records a fault, if anybody wants to know.
+    pub(crate) fn record(&self, page: PageNumber, kind: recorder::Kind) {
+        // SAFETY: set once and never freed.
+        if let Some(recorder) = unsafe { self.recorder.load(Ordering::Acquire).as_ref() } {
+            recorder.record(page, kind);
+        }
+    }
+
+    /// Puts `page` in an eviction queue unless it is in one.
+    pub(crate) fn enqueue(&self, page: PageNumber) {
+        self.victims.enqueue(&self.table, page);
+    }
+
+    /// Takes up to `count` evictable pages, as the policy chooses, into `victims` (emptied before).
+    /// Only for the evictor.
+    pub(crate) fn take_victims(&self, victims: &mut Vec<PageNumber>, count: usize) {
+        let budget = self.budget.get();
+        self.victims.take(&self.table, budget, victims, count);
+    }
+
+    /// Counts pins on `pages` pages; false if not all pinned pages would fit in the budget.
+    pub(crate) fn pin(&self, pages: u64) -> bool {
+        let fits = self.pinned.fetch_add(pages, Ordering::AcqRel) + pages <= self.budget.get();
+        if !fits {
+            self.unpin(pages);
+        }
+        fits
+    }
+
+    /// Takes back so many of them.
+    pub(crate) fn unpin(&self, pages: u64) {
+        self.pinned.fetch_sub(pages, Ordering::AcqRel);
+    }
+
+    /// `range` is managed from now on.
+    pub(crate) fn add_managed(&self, range: PageRange) {
+        self.note_managed(self.space.managed.add(range));
+    }
+
+    /// `range` is managed no more. The pages' words stay as they are.
+    pub(crate) fn remove_managed(&self, range: PageRange) {
+        self.note_managed(self.space.managed.remove(range));
+    }
+
+    /// So many pages are managed.
+    pub(crate) fn note_managed(&self, pages: u64) {
+        let (bytes, ledger) = (pages * PAGE_SIZE as u64, self.ledger);
+        self.budget.set_managed(pages);
+        ledger.managed_bytes.store(bytes, Ordering::Relaxed);
+        ledger.managed_bytes_max.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// The managed ranges, in address order.
+    pub fn managed_ranges(&self) -> Vec<PageRange> {
+        self.space.managed.all()
+    }
+
+    /// Calls `each` with every managed range, while nobody adds or removes any. Does not allocate.
+    pub fn each_managed(&self, each: impl FnMut(PageRange)) {
+        self.space.managed.each(each);
+    }
+
+    /// The first part of `range` that is managed.
+    pub fn first_managed_in(&self, range: PageRange) -> Option<PageRange> {
+        self.space.managed.first_in(range)
+    }
+
+    /// Whether `range` is one registered mapping, at a moment when no event is under way.
+    pub(crate) fn is_registered(&self, range: PageRange) -> Result<(), Stop> {
+        let uffd = &self.handles().uffd;
+        uffd.is_registered(range, self.unreadable.range())
+    }
+
+    /// Whether a thread of the program has begun to unmap, move or empty memory and its event is
+    /// unread, or was until just now: the kernel then refuses this operation, which does nothing.
+    pub(crate) fn has_event_pending(&self) -> bool {
+        let nothing = self.staging.first(crate::evict::staging::BATCH_PAGES);
+        self.handles().uffd.write_protect(nothing, false) == Err(Stop::EventPending)
+    }
+
+    /// The processor of the server that has the pages, if that is known.
+    pub(crate) fn server_cpu(&self) -> Option<usize> {
+        let cpu = self.stores.active().server_cpu();
+        cpu.map(|cpu| cpu as usize)
+    }
+
+    /// Leaves a request for the fault thread. The caller rings it ([`Pager::ring_fault_thread`]) if
+    /// it shares its descriptors.
+    pub fn post(&self, request: Request) {
+        self.requests.post(request);
+    }
+
+    /// Wakes the fault thread. Only from threads that share the pager's descriptors.
+    pub fn ring_fault_thread(&self) {
+        let _ = rustix::io::write(&self.handles().bell, &1u64.to_ne_bytes());
+    }
+
+    /// Has the fault thread and the evictor call `what`, the same function each time, once more:
+    /// each before it next serves a fault or evicts.
+    pub fn call_in_threads(&self, what: fn()) {
+        self.callback.ask(what);
+        self.budget.work.ring();
+        self.ring_fault_thread();
+    }
+
+    /// Called in the program's own threads before anything that shows where they may run, or hands
+    /// it on: forks, new threads and programs, questions about processors. A thread that is held
+    /// beside the fault thread is let go for a moment. Takes a few nanoseconds when none is held.
+    pub fn let_threads_go(&self) {
+        self.placement.let_go();
+    }
+
+    /// The same before a call that may take long, such as one that starts a thread; none is held
+    /// until [`Pager::end_call`].
+    pub fn begin_call(&self) {
+        self.placement.begin_call();
+    }
+
+    /// Ends one [`Pager::begin_call`].
+    pub fn end_call(&self) {
+        self.placement.end_call();
+    }
+
+    /// Brings the ledger up to date: what the store holds, and what is resident, which two threads
+    /// may have noted in the wrong order.
+    pub fn note_store(&self) {
+        let (usage, ledger) = (self.stores.active().usage(), self.ledger);
+        let resident = self.budget.resident() * PAGE_SIZE as u64;
+        for (counter, value) in [
+            (&ledger.resident_bytes, resident),
+            (&ledger.store_bytes, usage.bytes),
+            (&ledger.store_bytes_max, usage.bytes_max),
+            (&ledger.store_pages, usage.pages),
+            (&ledger.put_bytes, usage.put_bytes),
+            (&ledger.put_bytes_stored, usage.put_bytes_stored),
+            (&ledger.same_filled, usage.same_filled),
+            (&ledger.updated_ns, now_ns()),
+        ] {
+            counter.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the process because pages cannot be kept, leaving `message` for whoever reads the
+    /// ledger.
+    pub fn end_process(&self, message: &str) -> ! {
+        self.ledger.set_message(message.as_bytes());
+        self.ledger.lost.store(1, Ordering::Release);
+        pagetide_kernel::memory::kill_self()
+    }
+}
+
+impl Drop for Pager {
+    fn drop(&mut self) {
+        // SAFETY: never null, and the threads are gone (the owner joined them), so nobody uses the
+        // handles.
+        drop(unsafe { Box::from_raw(self.handles.load(Ordering::Acquire)) });
+    }
+}
