@@ -17,52 +17,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::error::{FileError, LockError};
 use super::exact::without_fault_around;
-use super::flags::Mode;
+use super::flags::{Access, Mode, Sharing};
 use super::hold::Hold;
 use super::watch::{Shared, Watch, WatchStatistics};
-
-/// How the file will be read, which decides what a fault reads beside the page touched.
-///
-/// ```
-/// use pagetide::lock::{Access, LockedFile};
-///
-/// let index = LockedFile::builder().access(Access::Exact); // the pages touched, and no others
-/// assert_eq!(Access::default(), Access::Adaptive);
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Access {
-    /// Nothing at first; then as the program is seen to need. A thread watches, which costs nothing
-    /// while there are no major faults.
-    #[default]
-    Adaptive,
-    /// Read the page alone (`MADV_RANDOM`). What is in the page cache around it is mapped, and so
-    /// locked, too.
-    Random,
-    /// The page alone is read, mapped and locked, whatever the page cache holds around it. Each
-    /// page costs a fault of its own, also of a file that is cached. In a forked child as `Random`.
-    /// Needs userfaultfd with `WP_ASYNC` (Linux 6.7); with [`Mode::Full`] it means nothing.
-    Exact,
-    /// What follows it, far ahead (`MADV_SEQUENTIAL`).
-    Sequential,
-    /// The device's read-around (`MADV_NORMAL`).
-    Normal,
-}
-
-/// Whether the mapping can be written.
-///
-/// ```
-/// use pagetide::lock::{LockedFile, Sharing};
-///
-/// let scratch = LockedFile::builder().sharing(Sharing::Private); // a writable copy
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sharing {
-    /// Read only, the page cache's own pages.
-    #[default]
-    ReadOnly,
-    /// Writable; what is written is this process's own and never goes to the file.
-    Private,
-}
 
 /// How a [`LockedFile`] is to be mapped.
 ///

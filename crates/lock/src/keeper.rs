@@ -11,7 +11,8 @@ use pagetide_kernel::{PAGE_SIZE, PageRange};
 use rustix::io::Errno;
 
 use super::adaptive::{Adaptive, CHUNK_PAGES};
-use super::file::{Access, LockedFile};
+use super::file::LockedFile;
+use super::flags::Access;
 use super::residency::{for_each_run, not_told, windows};
 
 /// A file whose pages are locked soon after they enter the page cache, whoever brought them in.

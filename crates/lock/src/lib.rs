@@ -62,8 +62,8 @@ mod watch;
 
 pub use calls::{forget, mlock2, mlockall, munlock, munlock2, munlockall, munlockall2};
 pub use error::{FileError, LimitReport, LockError, SecretError};
-pub use file::{Access, LockedFile, LockedFileBuilder, Sharing};
-pub use flags::{AllFlags, ForkPolicy, LockFlags, Mode};
+pub use file::{LockedFile, LockedFileBuilder};
+pub use flags::{Access, AllFlags, ForkPolicy, LockFlags, Mode, Sharing};
 pub use fork::{fork_error, fork_policy, set_fork_policy};
 pub use hold::{Held, hold, hold_mut};
 pub use keeper::Keeper;

@@ -135,7 +135,8 @@ fn set_alternate_stack(stack: Option<&mut [u8]>) {
     );
 }
 
-/// Adds to its own word of random pages, on an alternate stack, a pipe written and read now and then.
+/// Adds to its own word of random pages, on an alternate stack, and writes and reads a pipe now and
+/// then.
 fn count_on_alternate_stack(base: usize, thread: usize, ends: [i32; 2]) {
     let mut stack = vec![0u8; 256 * 1024];
     set_alternate_stack(Some(&mut stack));

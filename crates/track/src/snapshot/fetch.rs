@@ -1,5 +1,5 @@
-//! Fetching the pages of memory that is restored: those that are touched, those of a working set, and
-//! in the background all others.
+//! Fetching the pages of memory that is restored: those that are touched, those of a working set,
+//! and in the background all others.
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
