@@ -73,7 +73,7 @@ impl SecretBufBuilder {
 ///
 /// if let Ok(mut key) = SecretBuf::new(4096) {
 ///     key.extend_from_slice(b"correct horse")?;
-///     assert!(key == *b"correct horse"); // in constant time
+///     assert!(key == b"correct horse"[..]); // in constant time
 ///     assert!(!format!("{key:?}").contains("horse"));
 /// }
 /// # Ok::<(), pagetide::lock::SecretError>(())

@@ -133,7 +133,7 @@ proptest! {
                     relocate(model, (a, b), (c, d));
                 }
             }
-            check(&registry, &model);
+            check(registry, model);
         }
     }
 }

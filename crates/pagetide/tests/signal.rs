@@ -129,10 +129,8 @@ fn set_alternate_stack(stack: Option<&mut [u8]>) {
         ss_size: len,
     };
     // SAFETY: the stack outlives its use: the caller takes it off, in no signal handler.
-    assert_eq!(
-        unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) },
-        0
-    );
+    let set = unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
 }
 
 /// Adds to its own word of random pages, on an alternate stack, and writes and reads a pipe now and

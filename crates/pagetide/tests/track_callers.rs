@@ -125,7 +125,7 @@ fn an_incremental_that_could_not_be_opened_is_refused_when_it_is_taken() {
         assert!(matches!(refused, Err(SnapshotError::Base(id)) if id == gone));
     }
     let next = take(&at("c"), Plan::since(again.id)).unwrap();
-    assert!(Image::open(&at("c")).is_ok());
+    assert!(Image::open(at("c")).is_ok());
     // Before Linux 5.14 an incremental snapshot holds every page.
     if pagetide_kernel::probe::populate_write().is_ok() {
         assert_eq!(next.pages, 0);
@@ -159,7 +159,7 @@ fn only_files_are_replaced_and_only_their_owner_may_read_them() {
     symlink(at("file"), at("link")).unwrap();
     std::fs::create_dir(at("directory")).unwrap();
     for name in ["link", "directory"] {
-        let refused = snapshotter.snapshot(&at(name), Plan::full(), no_hold);
+        let refused = snapshotter.snapshot(at(name), Plan::full(), no_hold);
         let error = refused.unwrap_err().to_string();
         assert!(
             error.contains(name) && error.contains("regular file"),
@@ -174,7 +174,7 @@ fn only_files_are_replaced_and_only_their_owner_may_read_them() {
         .unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");
     let taken = snapshotter
-        .snapshot(&at("file"), Plan::full(), no_hold)
+        .snapshot(at("file"), Plan::full(), no_hold)
         .unwrap();
     taken.wait().unwrap();
     assert_eq!(at("file").metadata().unwrap().mode() & 0o777, 0o600);

@@ -138,7 +138,7 @@ fn a_snapshot_never_replaces_one_that_it_builds_on() {
         return;
     };
     let take = |name: &str, plan: Plan| {
-        let snapshot = snapshotter.snapshot(&directory.path().join(name), plan, no_hold)?;
+        let snapshot = snapshotter.snapshot(directory.path().join(name), plan, no_hold)?;
         snapshot.wait()
     };
     plain.bytes_mut().fill(1);

@@ -169,7 +169,7 @@ fn a_full_disk_leaves_no_file() {
             .chunks_exact_mut(8)
             .for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
         let result = snapshotter
-            .snapshot(&disk.join("file"), Plan::full(), no_hold)
+            .snapshot(disk.join("file"), Plan::full(), no_hold)
             .unwrap()
             .wait();
         assert!(matches!(result, Err(SnapshotError::Sink(_))), "{result:?}");

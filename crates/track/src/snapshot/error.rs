@@ -65,7 +65,7 @@ pub enum SnapshotError {
     /// The file or sink failed.
     #[error("the snapshot could not be written: {0}")]
     Sink(#[from] std::io::Error),
-    /// Protecting memory failed while the snapshot was taken: [`Snapshotter::pre_arm`] has said
+    /// Protecting memory failed while the snapshot was taken: [`pre_arm`](crate::Snapshotter::pre_arm) has said
     /// how.
     #[error(
         "memory could not be protected again while the snapshot was taken, and may have been \

@@ -358,7 +358,7 @@ impl SnapshotterBuilder {
 
     /// Keeps track of what is written between snapshots. Each page's first write after each
     /// snapshot then costs a fault, and
-    /// [`Plan::base`] and a short pause are to be had.
+    /// [`Plan::since`] and a short pause are to be had.
     pub fn incremental(mut self, incremental: bool) -> SnapshotterBuilder {
         self.incremental = incremental;
         self
