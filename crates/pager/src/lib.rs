@@ -16,6 +16,7 @@ pub mod evict;
 pub mod fault;
 mod gate;
 mod handles;
+mod hold_still;
 pub mod ledger;
 pub mod page;
 pub mod pager;

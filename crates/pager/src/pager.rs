@@ -10,7 +10,6 @@ use pagetide_store::Store;
 use crate::address_space::space::AddressSpace;
 use crate::budget::Budget;
 use crate::callback::ThreadCallback;
-use crate::evict::requested::EvictNow;
 use crate::evict::staging::Staging;
 use crate::fault::streams::Streams;
 use crate::gate::Gate;
@@ -22,7 +21,7 @@ use crate::page::victims::VictimQueues;
 use crate::pause::Pauses;
 use crate::placement::Placement;
 use crate::recorder::{self, Recorder};
-use crate::requests::{Inbox, Request};
+use crate::requests::{EvictNow, Inbox, Request};
 use crate::stores::Stores;
 use crate::watch::Watch;
 

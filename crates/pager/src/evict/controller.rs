@@ -14,8 +14,7 @@ use pagetide_store::StoreError;
 
 use super::batch::Batch;
 use super::health::{STALL_LIMIT, StoreHealth};
-use super::in_place::Copies;
-use super::staging::BATCH_PAGES;
+use super::staging::{BATCH_PAGES, Copies};
 use crate::address_space::throttle::KeptSince;
 use crate::handles::Ownership;
 use crate::pager::Pager;
