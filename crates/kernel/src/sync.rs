@@ -1,5 +1,9 @@
-//! Waiting and waking between threads that may not use thread-local state: futexes and an event
-//! counter.
+//! Waiting and waking between threads that may not use thread-local state: a mutex and a bare lock,
+//! a doorbell, and the futexes under them.
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -72,6 +76,105 @@ impl Doorbell {
     /// In a forked child: those who waited do not exist here.
     pub fn forget_waiters(&self) {
         self.waiters.store(0, Ordering::SeqCst);
+    }
+}
+
+/// A value that one thread at a time may use: a [`Lock`] that owns what it guards. It can be taken
+/// where the C library may not be called, and has no poisoning: a thread that panics in it leaves
+/// the value as it is.
+///
+/// A child forked while another thread holds it finds it held, by nobody: take it before the fork
+/// and drop the guard on both sides, or see [`Mutex::open_in_child`].
+#[derive(Default)]
+pub struct Mutex<T: ?Sized> {
+    lock: Lock,
+    value: UnsafeCell<T>,
+}
+
+// SAFETY: the lock lets one thread at a time reach the value, so sharing the mutex hands the value
+// from thread to thread, as sending it does.
+unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
+
+/// Holds a [`Mutex`] and stands for its value; released on drop.
+pub struct MutexGuard<'a, T: ?Sized> {
+    mutex: &'a Mutex<T>,
+    _held: LockGuard<'a>,
+    /// Sent to and shared with other threads where a `&mut T` may be.
+    _exclusive: PhantomData<&'a mut T>,
+}
+
+impl<T> Mutex<T> {
+    /// An open mutex around `value`.
+    pub const fn new(value: T) -> Mutex<T> {
+        Mutex {
+            lock: Lock::new(),
+            value: UnsafeCell::new(value),
+        }
+    }
+}
+
+impl<T: ?Sized> Mutex<T> {
+    /// Takes it, waiting while another thread has it.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.guard(self.lock.lock())
+    }
+
+    /// Takes it if it is open.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        self.lock.try_lock().map(|held| self.guard(held))
+    }
+
+    /// The value of a mutex that nobody else can reach.
+    pub fn get_mut(&mut self) -> &mut T {
+        self.value.get_mut()
+    }
+
+    /// In a forked child: open, whoever held it at the fork is not here.
+    ///
+    /// # Safety
+    /// No guard of it is alive in this process, and the value is sound though its holder may have
+    /// been in the middle of changing it.
+    pub unsafe fn open_in_child(&self) {
+        self.lock.reset();
+    }
+
+    fn guard<'a>(&'a self, held: LockGuard<'a>) -> MutexGuard<'a, T> {
+        MutexGuard {
+            mutex: self,
+            _held: held,
+            _exclusive: PhantomData,
+        }
+    }
+}
+
+impl<T: ?Sized> Deref for MutexGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held for as long as the guard lives, and it gives out exclusive
+        // references through `&mut self` alone.
+        unsafe { &*self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above.
+        unsafe { &mut *self.mutex.value.get() }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for Mutex<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.try_lock() {
+            Some(value) => f.debug_tuple("Mutex").field(&&*value).finish(),
+            None => f.write_str("Mutex(held)"),
+        }
+    }
+}
+
+impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
     }
 }
 
@@ -160,25 +263,66 @@ mod tests {
 
     #[test]
     fn threads_that_try_and_threads_that_wait_exclude_each_other() {
-        let (lock, inside) = (Lock::new(), AtomicU32::new(0));
+        const TIMES: usize = 20_000;
+        static COUNT: Mutex<(usize, bool)> = Mutex::new((0, false));
         std::thread::scope(|scope| {
             for waits in [true, false, true, false] {
-                let (lock, inside) = (&lock, &inside);
                 scope.spawn(move || {
                     let mut times = 0;
-                    while times < 20_000 {
+                    while times < TIMES {
                         let guard = match waits {
-                            true => Some(lock.lock()),
-                            false => lock.try_lock(),
+                            true => Some(COUNT.lock()),
+                            false => COUNT.try_lock(),
                         };
-                        if let Some(_held) = guard {
-                            assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                            inside.fetch_sub(1, Ordering::SeqCst);
+                        if let Some(mut held) = guard {
+                            let (before, inside) = *held;
+                            assert!(!inside);
+                            *held = (before, true);
+                            std::hint::spin_loop();
+                            *held = (before + 1, false);
                             times += 1;
                         }
                     }
                 });
             }
         });
+        assert_eq!(*COUNT.lock(), (4 * TIMES, false));
+    }
+
+    #[test]
+    fn a_thread_that_panics_leaves_the_mutex_open_and_the_value_as_it_is() {
+        let mutex = Mutex::new(1);
+        let panicked = std::thread::scope(|scope| {
+            let inside = scope.spawn(|| {
+                *mutex.lock() = 2;
+                let _held = mutex.lock();
+                panic!("expected by the test");
+            });
+            inside.join()
+        });
+        assert!(panicked.is_err());
+        assert_eq!(format!("{mutex:?}"), "Mutex(2)");
+    }
+
+    #[test]
+    fn a_forked_child_opens_what_another_thread_held() {
+        let mutex = Mutex::new(7);
+        let held = mutex.lock();
+        // SAFETY: the child touches its copy of the mutex and ends itself.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let was_held = mutex.try_lock().is_none();
+            // SAFETY: a number is sound at any time, and the child never uses its copy of `held`.
+            unsafe { mutex.open_in_child() };
+            let is_open = mutex.try_lock().is_some_and(|value| *value == 7);
+            // SAFETY: ends the child at once.
+            unsafe { libc::_exit(if was_held && is_open { 0 } else { 1 }) };
+        }
+        assert!(child > 0);
+        let mut status = -1;
+        // SAFETY: waits for the child made above.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        assert_eq!(status, 0);
+        drop(held);
     }
 }
