@@ -27,6 +27,7 @@ use super::evict_in_place::RUN_PAGES;
 use super::follow::Workplace;
 use super::outgoing::Outgoing;
 use super::page::word::State;
+use super::protocol::loss::Loss;
 use super::request::Completion;
 use super::store_health::{STALL_LIMIT, StoreHealth};
 use super::together::{Beside, QUIET_NS};
@@ -435,13 +436,14 @@ impl<'p> Evictor<'p> {
         pager.ledger.errors.fetch_add(1, Relaxed);
         let starving = pager.wanted() > 0 || pager.resident() > pager.limit();
         if self.health.note_refusal(now_ns(), starving) {
-            pager.end_process(&format!(
+            let message = format!(
                 "the {} store has taken no page for {} s while the program waited for memory, so \
                  its budget cannot be held: {error}; give the store room, or use a larger \
                  --resident",
                 pager.active_store().capabilities().scheme,
                 STALL_LIMIT.as_secs()
-            ));
+            );
+            pager.end_process_for(Loss::Budget, &message);
         }
     }
 

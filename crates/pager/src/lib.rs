@@ -27,7 +27,6 @@ pub mod fault;
 pub mod follow;
 pub mod freed;
 mod handles;
-pub mod ledger;
 mod loads;
 mod open;
 pub mod outgoing;
@@ -37,11 +36,11 @@ pub mod peek;
 pub mod pool;
 mod predict;
 mod prefetch;
+pub mod protocol;
 mod quiet;
 mod readopt;
 pub mod recorder;
 pub mod region;
-pub mod report;
 pub mod request;
 pub mod serve;
 pub mod signal;
@@ -51,7 +50,6 @@ mod stores;
 pub mod streams;
 mod together;
 pub mod turnstile;
-pub mod ungoverned;
 pub mod watch;
 mod zero_fill;
 
@@ -64,6 +62,7 @@ use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_store::{Page, Store};
 
 pub use handles::{Handles, StartError};
+pub use protocol::{ledger, report, ungoverned};
 
 use crate::ledger::Ledger;
 use freed::FreedPlaces;
@@ -73,6 +72,7 @@ use page::policy::{self, Policy};
 use page::queue::EvictionQueue;
 use page::table::PageTable;
 use page::word::GENERATIONS;
+use protocol::loss::Loss;
 use recorder::Recorder;
 use request::Request;
 
@@ -326,8 +326,12 @@ impl Pager {
     /// Ends the process because pages cannot be kept, leaving `message` for whoever reads the
     /// ledger.
     pub fn end_process(&self, message: &str) -> ! {
-        self.ledger.set_message(message.as_bytes());
-        self.ledger.lost.store(1, Ordering::Release);
+        self.end_process_for(Loss::Pager, message)
+    }
+
+    /// The same, for a reason that is told apart.
+    pub fn end_process_for(&self, loss: Loss, message: &str) -> ! {
+        self.ledger.set_loss(loss, message.as_bytes());
         pagetide_kernel::memory::kill_self()
     }
 }

@@ -6,7 +6,7 @@
 //! handler); for room, or anything else that takes longer, it does not wait: the fault is given
 //! back with the reason.
 use std::io::Write;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pagetide_kernel::own::Mapping;
@@ -17,6 +17,7 @@ use pagetide_store::{ErrorKind, Page};
 use super::page::word::{Place, State, Word};
 use super::predict::WritePredictor;
 use super::prefetch::RUN_PAGES;
+use super::protocol::loss::Loss;
 use super::recorder::Kind;
 use super::watch::Inside;
 use super::zero_fill::ZERO_WINDOW_MAX;
@@ -346,10 +347,9 @@ impl<'p> Server<'p> {
         let len = cursor.position() as usize;
         let message = String::from_utf8_lossy(&text[..len]);
         if !self.pager.handles().can_poison() {
-            self.pager.end_process(&message);
+            self.pager.end_process_for(Loss::Page, &message);
         }
-        self.pager.ledger.set_message(message.as_bytes());
-        self.pager.ledger.lost.store(1, SeqCst);
+        self.pager.ledger.set_loss(Loss::Page, message.as_bytes());
         self.pager.table.update(page, Word::lost);
         self.poison(page)
     }
