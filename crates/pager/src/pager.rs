@@ -20,6 +20,7 @@ use crate::page::table::PageTable;
 use crate::page::victims::VictimQueues;
 use crate::pause::Pauses;
 use crate::placement::Placement;
+use crate::protocol::loss::Loss;
 use crate::recorder::{self, Recorder};
 use crate::requests::{EvictNow, Inbox, Request};
 use crate::stores::Stores;
@@ -321,8 +322,12 @@ impl Pager {
     /// Ends the process because pages cannot be kept, leaving `message` for whoever reads the
     /// ledger.
     pub fn end_process(&self, message: &str) -> ! {
-        self.ledger.set_message(message.as_bytes());
-        self.ledger.lost.store(1, Ordering::Release);
+        self.end_process_for(Loss::Pager, message)
+    }
+
+    /// The same, for a reason that is told apart.
+    pub fn end_process_for(&self, loss: Loss, message: &str) -> ! {
+        self.ledger.set_loss(loss, message.as_bytes());
         pagetide_kernel::memory::kill_self()
     }
 }

@@ -3,7 +3,7 @@ use pagetide_kernel::PageRange;
 
 /// How long the first refusal holds. Memory that was unmapped while it was being attached may be
 /// there again by then, and nothing else tells: a break that shrinks and grows back leaves no trace
-/// that the warden could see.
+/// that the scanner could see.
 const FIRST_NS: u64 = 5_000_000;
 /// How many times longer the next one holds.
 const LONGER: u64 = 8;
@@ -11,7 +11,7 @@ const LONGER: u64 = 8;
 /// expected.
 const LONGEST_NS: u64 = 1_000_000_000;
 
-struct Refusal {
+struct Refused {
     range: PageRange,
     holds_ns: u64,
     again_ns: u64,
@@ -19,9 +19,9 @@ struct Refusal {
 
 /// The ranges refused since the mappings changed last.
 #[derive(Default)]
-pub struct Refused(Vec<Refusal>);
+pub struct Retry(Vec<Refused>);
 
-impl Refused {
+impl Retry {
     /// Everything may be different now.
     pub fn clear(&mut self) {
         self.0.clear();
@@ -42,7 +42,7 @@ impl Refused {
             let before = self.0.swap_remove(at);
             (before.holds_ns * LONGER).min(LONGEST_NS)
         });
-        self.0.push(Refusal {
+        self.0.push(Refused {
             range,
             holds_ns,
             again_ns: now_ns + holds_ns,
@@ -52,7 +52,7 @@ impl Refused {
     /// Whether one refused for the first time is to be tried again soon, whatever else there is to
     /// look at.
     pub fn is_fresh(&self, now_ns: u64) -> bool {
-        let soon = |r: &Refusal| r.holds_ns == FIRST_NS && now_ns < r.again_ns + 4 * FIRST_NS;
+        let soon = |r: &Refused| r.holds_ns == FIRST_NS && now_ns < r.again_ns + 4 * FIRST_NS;
         self.0.iter().any(soon)
     }
 }
@@ -71,44 +71,44 @@ mod tests {
 
     #[test]
     fn a_refusal_holds_longer_each_time_and_a_second_at_most() {
-        let mut refused = Refused::default();
+        let mut retry = Retry::default();
         let mut now = 0;
         let mut held = Vec::new();
         for _ in 0..6 {
-            refused.note(range(10, 2), now);
-            assert_eq!(refused.for_now(now).collect::<Vec<_>>(), [range(10, 2)]);
-            let again = refused.0[0].again_ns;
-            assert_eq!(refused.for_now(again).count(), 0);
+            retry.note(range(10, 2), now);
+            assert_eq!(retry.for_now(now).collect::<Vec<_>>(), [range(10, 2)]);
+            let again = retry.0[0].again_ns;
+            assert_eq!(retry.for_now(again).count(), 0);
             held.push((again - now) / 1_000_000);
             now = again;
         }
         assert_eq!(held, [5, 40, 320, 1000, 1000, 1000]);
-        assert_eq!(refused.0.len(), 1);
+        assert_eq!(retry.0.len(), 1);
     }
 
     #[test]
     fn a_first_refusal_is_fresh_for_a_while_unless_it_is_repeated_or_forgotten() {
-        let mut refused = Refused::default();
-        assert!(!refused.is_fresh(0));
-        refused.note(range(1, 1), 0);
-        refused.note(range(5, 1), 0);
-        refused.note(range(5, 1), 5_000_000);
-        assert!(refused.is_fresh(5_000_000));
-        refused.note(range(1, 1), 5_000_000);
-        assert!(!refused.is_fresh(5_000_000));
-        refused.note(range(2, 1), 6_000_000);
-        assert!(refused.is_fresh(30_000_000));
-        assert!(!refused.is_fresh(40_000_000), "it is gone, or nobody looks");
-        refused.clear();
-        assert_eq!(refused.for_now(6_000_000).count(), 0);
+        let mut retry = Retry::default();
+        assert!(!retry.is_fresh(0));
+        retry.note(range(1, 1), 0);
+        retry.note(range(5, 1), 0);
+        retry.note(range(5, 1), 5_000_000);
+        assert!(retry.is_fresh(5_000_000));
+        retry.note(range(1, 1), 5_000_000);
+        assert!(!retry.is_fresh(5_000_000));
+        retry.note(range(2, 1), 6_000_000);
+        assert!(retry.is_fresh(30_000_000));
+        assert!(!retry.is_fresh(40_000_000), "it is gone, or nobody looks");
+        retry.clear();
+        assert_eq!(retry.for_now(6_000_000).count(), 0);
     }
 
     #[test]
     fn what_is_never_tried_again_is_forgotten() {
-        let mut refused = Refused::default();
+        let mut retry = Retry::default();
         for start in 0..100 {
-            refused.note(range(start, 1), start * 100_000_000);
+            retry.note(range(start, 1), start * 100_000_000);
         }
-        assert!(refused.0.len() <= 12, "{}", refused.0.len());
+        assert!(retry.0.len() <= 12, "{}", retry.0.len());
     }
 }

@@ -3,10 +3,11 @@
 //!
 //! Every field is written by the pager with relaxed atomics and read by anyone at any time. There
 //! is no allocation and no lock, so the fault path may use it anywhere.
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::report::{Latency, Statistics};
-use crate::ungoverned::Ungoverned;
+use super::loss::Loss;
+use super::report::{Latency, Statistics};
+use super::ungoverned::Ungoverned;
 
 /// Sub-buckets per power of two: values are at most 1/16 too high.
 const SUB_BUCKETS: usize = 16;
@@ -88,7 +89,7 @@ macro_rules! counters {
             /// [`LEDGER_MAGIC`] once the agent has filled in the identity.
             pub magic: AtomicU64,
             pub pid: AtomicU32,
-            /// 1 when pages were lost and the process was ended for it.
+            /// [`Loss`], when pages were lost and the process was ended for it; 0 for none.
             pub lost: AtomicU32,
             /// CLOCK_MONOTONIC at the pager's start and when last updated, in nanoseconds.
             pub started_ns: AtomicU64,
@@ -143,11 +144,11 @@ fn store_text(words: &[AtomicU64], len: &AtomicU32, text: &[u8]) {
         bytes[..chunk.len()].copy_from_slice(chunk);
         word.store(u64::from_ne_bytes(bytes), Relaxed);
     }
-    len.store(text.len() as u32, std::sync::atomic::Ordering::Release);
+    len.store(text.len() as u32, Release);
 }
 
 fn load_text(words: &[AtomicU64], len: &AtomicU32) -> String {
-    let len = (len.load(std::sync::atomic::Ordering::Acquire) as usize).min(words.len() * 8);
+    let len = (len.load(Acquire) as usize).min(words.len() * 8);
     let bytes: Vec<u8> = words
         .iter()
         .flat_map(|w| w.load(Relaxed).to_ne_bytes())
@@ -174,6 +175,17 @@ impl Ledger {
     /// was ended).
     pub fn set_message(&self, message: &[u8]) {
         store_text(&self.message, &self.message_len, message);
+    }
+
+    /// Says that memory was lost, how, and what there is to say of it.
+    pub fn set_loss(&self, loss: Loss, message: &[u8]) {
+        self.set_message(message);
+        self.lost.store(loss as u32, Release);
+    }
+
+    /// Whether memory was lost, and how.
+    pub fn loss(&self) -> Option<Loss> {
+        Loss::from_code(self.lost.load(Relaxed))
     }
 
     /// The message set last; empty if none.

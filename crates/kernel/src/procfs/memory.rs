@@ -1,7 +1,8 @@
 //! The memory available to a process: what the machine has free, and what each memory cgroup above
 //! the process still allows.
 //!
-//! The parsing is pure text in, numbers out; [`available_to`] only reads the files.
+//! The parsing is pure text in, numbers out; [`available_to`] and [`limited_groups`] read the
+//! files. All of it allocates.
 use std::fs;
 use std::path::{Path, PathBuf};
 
