@@ -36,11 +36,13 @@ pub fn in_turns<Work, Found, Kept>(
     work: impl Fn(usize) -> Work,
     mut keep: impl FnMut(&str, usize, Result<Found>) -> Result<Option<Kept>>,
 ) -> Result<Vec<Measured<Kept>>> {
-    let measured = |system: &Box<dyn System<Work, Found = Found> + '_>| Measured {
-        name: system.name().to_owned(),
-        runs: Vec::new(),
-    };
-    let mut all: Vec<Measured<Kept>> = systems.iter().map(measured).collect();
+    let mut all = Vec::new();
+    for system in &systems {
+        all.push(Measured {
+            name: system.name().to_owned(),
+            runs: Vec::new(),
+        });
+    }
     for turn in 0..turns {
         let work = work(turn);
         for (system, measured) in systems.iter_mut().zip(&mut all) {

@@ -46,10 +46,7 @@ fn a_region_keeps_its_memory_from_the_pager_of_its_program() {
                 &["--quiet", "--resident", "64M"],
                 env!("CARGO_BIN_EXE_pagetide-bench"),
             );
-            let found = checksum(&run(
-                command.args([WORKER, &task]),
-                Duration::from_secs(60),
-            ));
+            let found = checksum(&run(command.args([WORKER, &task]), Duration::from_secs(60)));
             assert_eq!(*expected.get_or_insert_with(|| found.clone()), found);
         }
     }

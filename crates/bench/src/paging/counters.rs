@@ -107,19 +107,26 @@ impl Before {
         }
     }
 
-    /// What happened since, `times` included: of each phase, one histogram.
-    pub fn findings(&self, task: &Task, memory: &Memory, times: &[Histogram<u64>]) -> Findings {
+    /// What happened since; `times` are of each thread, of each phase.
+    pub fn findings(
+        &self,
+        task: &Task,
+        memory: &Memory,
+        times: &[Vec<Histogram<u64>>],
+    ) -> Findings {
+        let seconds = self.clock.elapsed().as_secs_f64();
+        let cpu_seconds = cpu_seconds() - self.cpu;
         let major_faults = major_faults() - self.major_faults;
+        let resident_bytes = anonymous_bytes();
         let mut findings = Findings {
-            seconds: self.clock.elapsed().as_secs_f64(),
-            cpu_seconds: cpu_seconds() - self.cpu,
+            seconds,
+            cpu_seconds,
             faults: major_faults,
             major_faults,
-            resident_bytes: anonymous_bytes(),
+            resident_bytes,
+            resident_max_bytes: resident_bytes,
             ..Findings::default()
         };
-        findings.resident_max_bytes = findings.resident_bytes;
-        spread(&mut findings, times);
         if let Some(name) = &task.swap {
             self.add_swap(&mut findings, name);
         }
@@ -132,6 +139,8 @@ impl Before {
             let region = memory.as_region();
             findings.region_bytes_max = region.map(|_| now.resident_bytes_max);
         }
+        // At last, as it uses memory: that is not to count.
+        spread(&mut findings, times);
         findings
     }
 
@@ -164,9 +173,14 @@ fn add_pager(findings: &mut Findings, before: &Statistics, now: &Statistics) {
     findings.prefetch_accuracy = share(hits, prefetched).map(|accuracy| accuracy.min(1.0));
 }
 
-fn spread(findings: &mut Findings, times: &[Histogram<u64>]) {
+fn spread(findings: &mut Findings, times: &[Vec<Histogram<u64>>]) {
     let (mut all, mut slow) = (histogram(), histogram());
-    times.iter().for_each(|times| all += times);
+    for phase in 0..times.first().map_or(0, Vec::len) {
+        let mut sum = histogram();
+        times.iter().for_each(|thread| sum += &thread[phase]);
+        findings.phases.push(Spread::of(&sum));
+        all += sum;
+    }
     for value in all.iter_recorded() {
         let (time, count) = (
             value.value_iterated_to(),
@@ -183,5 +197,4 @@ fn spread(findings: &mut Findings, times: &[Histogram<u64>]) {
     }
     findings.all = Spread::of(&all);
     findings.slow = Spread::of(&slow);
-    findings.phases = times.iter().map(Spread::of).collect();
 }

@@ -79,6 +79,7 @@ fn walk_graph(task: &Task, memory: &Memory) -> Result<Findings, String> {
     let mut times: Vec<_> = (0..task.threads).map(|_| histogram()).collect();
     let before = Before::now(memory);
     graph.run(task.threads, &mut times);
+    let times: Vec<_> = times.into_iter().map(|times| vec![times]).collect();
     let mut findings = before.findings(task, memory, &times);
     findings.answer = Some(graph.answer());
     Ok(findings)
@@ -125,7 +126,7 @@ fn access(
         Barrier::new(task.threads + 1),
         Barrier::new(task.threads + 1),
     );
-    let (mut all, mut written) = (phases(), 0);
+    let (mut all, mut written) = (Vec::new(), 0);
     let before = std::thread::scope(|scope| {
         let spawn = |thread| {
             let (warm, go) = (&warm, &go);
@@ -157,9 +158,7 @@ fn access(
         for thread in threads {
             let (count, times) = thread.join().map_err(|_| "a thread panicked")??;
             written += count;
-            all.iter_mut()
-                .zip(times)
-                .for_each(|(all, times)| *all += times);
+            all.push(times);
         }
         Ok::<_, String>(before)
     })?;

@@ -107,7 +107,8 @@ impl Outcome {
         if !self.ratio.is_empty() {
             out += "\nover fork (below 1 is better)\n";
         }
-        for (system, ratio) in &self.ratio {
+        let over = |row: &Row| Some((row.system.clone(), self.ratio.get(&row.system)?));
+        for (system, ratio) in self.medians.iter().filter_map(over) {
             out += &format!(
                 "{system:<21} pause {}, p99 {}, max {}, extra memory {}, seconds {}\n",
                 cell(ratio["pause_ms"], 3),
