@@ -2,11 +2,10 @@
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use super::PeerChoice;
-use super::worker::{Findings, Task};
+use super::task::{Findings, Task, WORKER};
 use crate::cgroup::MemoryGroup;
+use crate::report::say;
 use crate::{launch, undo, zram};
 
 /// Times the peer is started before its failure counts.
@@ -21,29 +20,24 @@ pub struct KernelSwap {
 }
 
 impl KernelSwap {
-    /// Sets both up, and measures the allowance with a small worker that is not limited.
-    pub fn start(
-        peer: PeerChoice,
-        swap_dir: Option<&Path>,
-        task: &Task,
-        resident: u64,
-    ) -> Result<KernelSwap> {
+    /// Sets up zram, or a swap file in a directory, and the group, which may hold what `task` says;
+    /// measures the allowance with a small worker that is not limited.
+    pub fn start(swap_dir: Option<&Path>, task: &Task) -> Result<KernelSwap> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
                 "the peer needs a swap device and a memory cgroup, and those need root: run this \
-                 with sudo, or with --peer none",
+                 with sudo, or `paging` with --peer none",
             ));
         }
         let group = MemoryGroup::create()?;
         let bytes = (task.bytes as u64).saturating_mul(2);
-        let device = match peer {
-            PeerChoice::Swapfile => {
-                let directory = swap_dir.map_or_else(std::env::temp_dir, Path::to_owned);
-                swap_file(&directory, bytes)?;
+        let device = match swap_dir {
+            Some(directory) => {
+                swap_file(directory, bytes)?;
                 "file".to_owned()
             }
-            _ => zram::start(bytes)?,
+            None => zram::start(bytes)?,
         };
         let mut peer = KernelSwap {
             group,
@@ -51,27 +45,19 @@ impl KernelSwap {
             allowance_bytes: 0,
         };
         peer.allowance_bytes = peer.measure_allowance(task)?;
-        peer.group.set_limit(resident + peer.allowance_bytes)?;
+        peer.group.set_limit(task.resident + peer.allowance_bytes)?;
         Ok(peer)
     }
 
     fn measure_allowance(&self, task: &Task) -> Result<u64> {
-        let small = Task {
-            bytes: 16 << 20,
-            resident: 16 << 20,
-            pattern: super::pattern::Pattern::Random,
-            accesses: 1000,
-            warmup: 0,
-            graph: None,
-            ..task.clone()
-        };
-        self.run_worker(&small)?;
-        let page_tables = |bytes: usize| (bytes / 512) as u64;
+        const SMALL: u64 = 16 << 20;
+        self.run_worker(&Task::random_reads(SMALL, SMALL, 1000))?;
+        let page_tables = |bytes: u64| bytes / 512;
         let own = self
             .group
             .peak()?
-            .saturating_sub(small.bytes as u64 + page_tables(small.bytes));
-        Ok(own + page_tables(task.bytes))
+            .saturating_sub(SMALL + page_tables(SMALL));
+        Ok(own + page_tables(task.bytes as u64))
     }
 
     fn run_worker(&self, task: &Task) -> Result<Findings> {
@@ -80,7 +66,7 @@ impl KernelSwap {
             swap: Some(self.device.clone()),
             ..task.clone()
         };
-        launch::findings_of(Command::new(std::env::current_exe()?).args(inside.to_words()))
+        launch::findings(&mut launch::worker(WORKER, &inside)?)
     }
 
     /// Version of the memory cgroup.
@@ -100,9 +86,9 @@ impl KernelSwap {
                 // Under a small limit the kernel's reclaim may find every page in use, and end the
                 // worker though there is swap to be had.
                 Err(error) if tries < TRIES && !undo::has_begun() => {
-                    eprintln!(
+                    say(&format!(
                         "the peer's worker failed, try {tries} of {TRIES}: {error} (see dmesg)"
-                    );
+                    ));
                     tries += 1;
                 }
                 result => break result?,
