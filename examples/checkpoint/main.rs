@@ -7,10 +7,9 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::restore::read_region;
-use pagetide::track::snapshot::{Plan, Snapshot, SnapshotError};
-use pagetide::track::{Memory, Snapshotter};
+use pagetide::track::{
+    Image, Mapping, Memory, Plan, Snapshot, SnapshotError, Snapshotter, read_region,
+};
 
 const WORDS: usize = 8 << 20;
 /// Steps between checkpoints.
@@ -57,17 +56,16 @@ fn main() -> ExitCode {
 fn run(path: &Path, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
     let failed =
         |error: SnapshotError| format!("checkpointing to {} failed: {error}", path.display());
-    let table = pagetide_kernel::own::Mapping::new(WORDS * 8)?;
-    // SAFETY: the mapping is as long, aligned, zeroed, and used through this slice only; the
-    // snapshotter reads it while it is protected.
-    let words = unsafe { std::slice::from_raw_parts_mut(table.as_ptr().cast::<u64>(), WORDS) };
+    let mut table = Mapping::new(WORDS * 8)?;
+    let memory = Memory::mapping("table", &table)?;
     if path.exists() {
-        let bytes = bytes_of(words);
-        read_region(&Image::open(path)?, "table", bytes, 0, &Default::default())?;
+        read_region(&Image::open(path)?, "table", table.as_mut_slice())?;
+    }
+    // SAFETY: pages are aligned for words, and every byte pattern is a valid one.
+    let (_, words, _) = unsafe { table.as_mut_slice().align_to_mut::<u64>() };
+    if words[0] > 0 {
         eprintln!("resumed at step {}", words[0]);
     }
-    // SAFETY: `table` is dropped after the snapshotter.
-    let memory = unsafe { Memory::mapping("table", table.as_ptr(), WORDS * 8) }?;
     let snapshotter = Snapshotter::builder().memory(memory).build()?;
     let mut under_way: Option<Snapshot> = None;
     while words[0] < steps {
@@ -87,11 +85,6 @@ fn run(path: &Path, steps: u64) -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("{:016x}", words[2]);
     Ok(())
-}
-
-fn bytes_of(words: &mut [u64]) -> &mut [u8] {
-    // SAFETY: the same memory as bytes; every byte pattern is a valid word.
-    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
 }
 
 fn step(words: &mut [u64]) {

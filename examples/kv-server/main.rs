@@ -15,13 +15,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
-use pagetide::track::snapshot::Plan;
 use pagetide::track::snapshot::format::{BLOCK_PAGES_MAX, RegionEntry, SnapshotId};
-use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::lazy::{LazyPlan, Restored, restore};
 use pagetide::track::snapshot::sink::FileSink;
 use pagetide::track::snapshot::writer::Writer;
-use pagetide::track::{Memory, Snapshotter};
+use pagetide::track::{Image, LazyPlan, Mapping, Memory, Plan, Restored, Snapshotter, restore};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -30,11 +27,9 @@ const SLOTS: usize = BYTES / 16 - 1;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 struct Table {
-    address: usize,
-    /// Keeps the memory mapped that came back from a save.
+    memory: Mapping,
+    /// The save that it comes back from.
     restored: Option<Restored>,
-    /// Keeps new memory mapped.
-    _new: Option<pagetide_kernel::own::Mapping>,
     /// Writers share it; the pause of a save takes it alone.
     gate: RwLock<()>,
     saved: AtomicU64,
@@ -42,29 +37,29 @@ struct Table {
 
 impl Table {
     fn open(path: &Path) -> Result<Table, Error> {
-        let (address, restored, new) = if path.exists() {
-            let restored = restore(Image::open(path)?, LazyPlan::default())?;
+        let (memory, restored) = if path.exists() {
+            let mut restored = restore(Image::open(path)?, LazyPlan::default())?;
             let other = |what: String| {
                 format!(
-                    "{}: {what}; expected a save of kv-server: move the file away, or name another directory",
+                    "{}: {what}; expected a save of kv-server: move the file away, or name \
+                     another directory",
                     path.display()
                 )
             };
-            let (address, len) = restored
-                .region("table")
+            let memory = restored
+                .take_region("table")
                 .ok_or_else(|| other("the snapshot has no region 'table'".to_owned()))?;
+            let len = memory.len();
             if len != BYTES {
                 return Err(other(format!("its table has {len} bytes rather than {BYTES}")).into());
             }
-            (address as usize, Some(restored), None)
+            (memory, Some(restored))
         } else {
-            let mapping = pagetide_kernel::own::Mapping::new(BYTES)?;
-            (mapping.as_ptr() as usize, None, Some(mapping))
+            (Mapping::new(BYTES)?, None)
         };
         let table = Table {
-            address,
+            memory,
             restored,
-            _new: new,
             gate: RwLock::new(()),
             saved: AtomicU64::new(0),
         };
@@ -75,7 +70,7 @@ impl Table {
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < BYTES / 8);
         // SAFETY: within the mapping, aligned, and every access is atomic.
-        unsafe { &*(self.address as *const AtomicU64).add(index) }
+        unsafe { &*self.memory.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
     /// The slot of `key`, or the empty one where it belongs. Keys are stored plus one: 0 is no key.
@@ -199,8 +194,7 @@ fn save_by_snapshot(table: &Table, path: &Path) -> Result<(), Error> {
     if let Some(restored) = &table.restored {
         restored.wait()?;
     }
-    // SAFETY: the table lives as long as the process.
-    let memory = unsafe { Memory::mapping("table", table.address as *mut u8, BYTES) }?;
+    let memory = Memory::mapping("table", &table.memory)?;
     let snapshotter = Snapshotter::builder().memory(memory).build()?;
     loop {
         std::thread::sleep(INTERVAL);
@@ -264,7 +258,8 @@ fn save_by_fork(table: &Table, path: &Path) -> Result<(), Error> {
                 );
             }
             Err(why) => eprintln!(
-                "error: saving to {} by fork failed: {why}; the last complete save has {} writes, the next try is in {INTERVAL:?}",
+                "error: saving to {} by fork failed: {why}; the last complete save has {} writes, \
+                 the next try is in {INTERVAL:?}",
                 path.display(),
                 table.saved.load(SeqCst)
             ),
@@ -290,17 +285,15 @@ fn write_all(table: &Table, path: &Path) -> std::io::Result<()> {
     let pages = (BYTES / 4096) as u64;
     let region = RegionEntry {
         name: "table".into(),
-        address: table.address as u64,
+        address: table.memory.as_ptr() as u64,
         pages,
     };
     let sink = Box::new(FileSink::create(path)?);
     let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
     for first in (0..pages).step_by(BLOCK_PAGES_MAX) {
         let numbers: [u64; BLOCK_PAGES_MAX] = std::array::from_fn(|number| first + number as u64);
-        let address = table.address + first as usize * 4096;
-        // SAFETY: within the mapping; in the child nobody writes.
-        let bytes =
-            unsafe { std::slice::from_raw_parts(address as *const u8, BLOCK_PAGES_MAX * 4096) };
+        // In the child nobody writes.
+        let bytes = &table.memory.as_slice()[first as usize * 4096..][..BLOCK_PAGES_MAX * 4096];
         writer.put(0, &numbers, bytes)?;
     }
     writer.finish().map(drop)

@@ -1,11 +1,9 @@
 //! Everything that reads a snapshot file, given any bytes: it must neither panic nor allocate much
 //! more than it was given.
-use std::sync::atomic::AtomicU64;
-
+use pagetide::track::read_region;
 use pagetide::track::snapshot::format::{END_MAGIC, HEADER_BYTES, MAGIC, TRAILER_BYTES, VERSION};
 use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::reader::{BlockBuffer, SnapshotFile};
-use pagetide::track::snapshot::restore::read_region;
 use pagetide::track::snapshot::working_set::WorkingSet;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -37,7 +35,7 @@ pub fn exercise(bytes: &[u8]) {
     for region in image.regions() {
         if region.pages * PAGE as u64 <= REGION_BYTES_MAX {
             let mut into = vec![0; region.pages as usize * PAGE];
-            let _ = read_region(&image, &region.name, &mut into, 1, &AtomicU64::new(0));
+            let _ = read_region(&image, &region.name, &mut into);
         }
     }
 }

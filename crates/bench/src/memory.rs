@@ -78,7 +78,7 @@ impl Plain {
     /// For a tracker or a snapshotter, which is dropped before this is.
     pub fn memory(&self) -> std::result::Result<Memory, TrackError> {
         // SAFETY: mapped as long as this lives; the callers keep to the order.
-        unsafe { Memory::mapping("data", self.address as *mut u8, self.len) }
+        unsafe { Memory::from_raw_parts("data", self.address as *mut u8, self.len) }
     }
 
     /// Fills every page with half-compressible data.

@@ -6,8 +6,9 @@ use rustix::io::Errno;
 
 use super::error::LockError;
 use super::flags::{AllFlags, LockFlags, Mode};
+use super::fork::state;
 use super::registry::{Holders, Segment};
-use super::state::{Guard, State, each_gap, errno_of, everything, pages, state};
+use super::state::{Guard, State, errno_of, everything, gaps, mode_of, pages};
 
 /// Locks the pages that hold any byte of `address..address + len` in exactly one mode; a lock in
 /// the other mode is replaced. The whole range is charged to the lock limit at once.
@@ -57,33 +58,26 @@ pub(super) fn note_locked(state: &mut State, range: PageRange, mode: Mode) {
 
 /// The kernel has all of `range` in `mode`; puts back the mode of pages that an owner wants full.
 fn restore_modes(state: &mut State, range: PageRange, mode: Mode) {
-    let mut other = Vec::new();
-    state.registry.now().for_each_in(range, |segment| {
-        if let Some(wanted) = segment.holders.mode().filter(|wanted| *wanted != mode) {
-            other.push((segment.range, wanted));
+    for Segment { range, holders } in state.registry.now().within(range) {
+        if let Some(wanted) = holders.mode().filter(|wanted| *wanted != mode) {
+            // Charged already, and pages of full ones are present. Refused only where the limit
+            // has been lowered below what is locked: then they stay as they are, locked.
+            let _ = wanted.lock(range);
         }
-    });
-    for (part, wanted) in other {
-        // Charged already, and pages of full ones are present. Refused only where the limit has
-        // been lowered below what is locked: then they stay as they are, locked.
-        let _ = kernel::mlock2(part.address(), part.bytes(), wanted.kernel());
     }
 }
 
 /// Bytes of `range` that are not charged to the lock limit yet: what a lock of it needs. Where the
 /// kernel's list cannot be read, by the registry.
 pub(super) fn uncharged(state: &mut State, range: PageRange) -> u64 {
-    let mut charged = 0;
-    match smaps::locked(None) {
-        Ok(areas) => {
-            for area in areas {
-                charged += area.range().intersection(range).bytes() as u64;
-            }
+    let bytes = |part: PageRange| part.intersection(range).bytes() as u64;
+    let charged: u64 = match smaps::locked(None) {
+        Ok(areas) => areas.iter().map(|area| bytes(area.range())).sum(),
+        Err(_) => {
+            let known = state.registry.now().within(range);
+            known.map(|segment| bytes(segment.range)).sum()
         }
-        Err(_) => state.registry.now().for_each_in(range, |segment| {
-            charged += segment.range.bytes() as u64;
-        }),
-    }
+    };
     (range.bytes() as u64).saturating_sub(charged)
 }
 
@@ -195,8 +189,7 @@ fn release(
     let mut kept = Vec::new();
     let mut weakened = Vec::new();
     let mut go = Vec::new();
-    state.registry.now().for_each_in(range, |segment| {
-        let Segment { range, holders } = segment;
+    for Segment { range, holders } in state.registry.now().within(range) {
         match left(holders).mode() {
             None => go.push(range),
             Some(mode) => {
@@ -206,10 +199,9 @@ fn release(
                 }
             }
         }
-    });
+    }
     if unknown {
-        go.clear();
-        each_gap(range, kept.into_iter(), |gap| go.push(gap));
+        go = gaps(range, kept);
     }
     merge(&mut go);
     for part in go {
@@ -218,7 +210,7 @@ fn release(
     for (part, mode) in weakened {
         // Refused where the limit has been lowered below what is locked: then it stays full, which
         // keeps what its owners were promised.
-        let _ = kernel::mlock2(part.address(), part.bytes(), mode.kernel());
+        let _ = mode.lock(part);
     }
     state.registry.now().update(range, left);
     Ok(())
@@ -242,9 +234,7 @@ fn drop_unlocked(state: &mut State, range: PageRange) {
         state.registry.set_process(kernel::mapped_head(range), None);
         return;
     };
-    let mut gone = Vec::new();
-    each_gap(range, areas.iter().map(Area::range), |gap| gone.push(gap));
-    for gap in gone {
+    for gap in gaps(range, areas.iter().map(Area::range)) {
         state.registry.forget(gap);
     }
 }
@@ -285,15 +275,10 @@ pub fn mlockall(flags: AllFlags) -> Result<(), LockError> {
     if future && !current && !state.future_ever {
         // From now on what the registry does not know is the process's, but not this.
         for area in smaps::locked(None).map_err(unreadable)? {
-            let mut known = Vec::new();
-            let registry = state.registry.now();
-            registry.for_each_in(area.range(), |segment| {
-                // Owners leave a foreign lock behind.
-                if segment.holders.foreign.is_none() {
-                    known.push(segment.range);
-                }
-            });
-            each_gap(area.range(), known.into_iter(), |gap| foreign.push(gap));
+            let known = state.registry.now().within(area.range());
+            // Owners leave a foreign lock behind.
+            let known = known.filter(|segment| segment.holders.foreign.is_none());
+            foreign.extend(gaps(area.range(), known.map(|segment| segment.range)));
         }
     }
     kernel::mlockall(flags.bits()).map_err(|errno| match errno {
@@ -426,20 +411,10 @@ fn end_future(state: &mut Guard) -> Result<(), Errno> {
     // Opened before anything is marked: what was marked must be found again.
     let listing = smaps::Listing::open(None).map_err(errno_of)?;
     let before = state.reconcile()?;
-    let mode_of = |area: &Area| match tells {
-        true if area.on_fault => Mode::OnFault,
-        true => Mode::Full,
-        // By the registry below where it knows; a full lock keeps whatever the other would.
-        false => Mode::Full,
-    };
     match kernel::mlockall(kernel::MCL_CURRENT | kernel::MCL_ONFAULT) {
         Ok(()) => {
             for area in listing.locked().map_err(errno_of)? {
-                let mut extra = Vec::new();
-                each_gap(area.range(), before.iter().map(Area::range), |gap| {
-                    extra.push(gap);
-                });
-                for gap in extra {
+                for gap in gaps(area.range(), before.iter().map(Area::range)) {
                     let _ = kernel::munlock(gap.address(), gap.bytes());
                 }
             }
@@ -456,18 +431,17 @@ fn end_future(state: &mut Guard) -> Result<(), Errno> {
     }
     state.future = None;
     for area in &before {
-        let mut parts = Vec::new();
-        state.registry.now().for_each_in(area.range(), |segment| {
-            parts.push((segment.range, segment.holders.mode()));
-        });
-        let known: Vec<PageRange> = parts.iter().map(|(range, _)| *range).collect();
-        each_gap(area.range(), known.into_iter(), |gap| {
-            parts.push((gap, Some(mode_of(area))));
-        });
+        let known = state.registry.now().within(area.range());
+        let mut parts: Vec<_> = known
+            .map(|known| (known.range, known.holders.mode().unwrap_or(Mode::OnFault)))
+            .collect();
+        // A full lock keeps whatever the other would.
+        let mode = mode_of(area, tells).unwrap_or(Mode::Full);
+        let unknown = gaps(area.range(), parts.iter().map(|(range, _)| *range));
+        parts.extend(unknown.into_iter().map(|gap| (gap, mode)));
         for (part, mode) in parts {
             // Gone since, or not to be faulted in (no access): marked all the same.
-            let mode = mode.unwrap_or(Mode::OnFault);
-            let _ = kernel::mlock2(part.address(), part.bytes(), mode.kernel());
+            let _ = mode.lock(part);
         }
     }
     Ok(())

@@ -1,11 +1,25 @@
 //! Why memory could not be locked, and the line that mends it.
+//!
+//! `Debug` of the errors prints what `Display` does: an error that `main` returns is shown by
+//! `Debug`, and is to say there, too, what to do.
 use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use pagetide_kernel::limits::LockLimits;
 use rustix::io::Errno;
 
 /// The lock limit and what was asked of it, in bytes, with the line that raises it for a shell, a
 /// systemd unit and a container (its `Display`).
+///
+/// ```
+/// use pagetide::lock::LimitReport;
+///
+/// let report = LimitReport::new(1 << 30);
+/// if report.exceeds() {
+///     eprintln!("{report}");
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitReport {
     /// Bytes that the call would have locked beyond those that were.
@@ -93,8 +107,17 @@ impl fmt::Display for LimitReport {
     }
 }
 
-/// A lock call that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A lock call that failed. Where the limit was the reason, its message ends with the lines that
+/// raise it.
+///
+/// ```
+/// use pagetide::lock::{Errno, LockFlags, mlock2};
+///
+/// let error = mlock2(std::ptr::null(), 4096, LockFlags::default()).unwrap_err();
+/// assert_eq!(error.errno(), Errno::INVAL);
+/// assert!(error.to_string().contains("expected LOCKED (1) or ONFAULT (2)"));
+/// ```
+#[derive(Clone, PartialEq, Eq)]
 pub struct LockError {
     call: &'static str,
     errno: Errno,
@@ -197,12 +220,94 @@ impl fmt::Display for LockError {
 
 impl std::error::Error for LockError {}
 
-impl From<LockError> for std::io::Error {
+impl From<LockError> for io::Error {
     /// Keeps the error number; the report is lost.
-    fn from(error: LockError) -> std::io::Error {
+    fn from(error: LockError) -> io::Error {
         error.errno.into()
     }
 }
+
+/// Why a secret cannot be kept. Nothing of it is in memory then that was not before.
+///
+/// ```
+/// use pagetide::lock::{SecretBuf, SecretError};
+///
+/// let error = SecretBuf::new(usize::MAX).unwrap_err();
+/// assert!(matches!(error, SecretError::TooLarge { .. }));
+/// ```
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SecretError {
+    /// It cannot be locked; the limit's report is in the message.
+    #[error("the secret's memory cannot be locked: {0}")]
+    Lock(#[source] LockError),
+    /// The kernel refused something else.
+    #[error("the secret's memory cannot be set up: {call}: {errno}{advice}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+        /// What to do, if anything is known.
+        advice: &'static str,
+    },
+    /// More than the stated maximum.
+    #[error(
+        "{asked} bytes do not fit: the buffer was made for at most {max}; make it with a larger \
+         maximum"
+    )]
+    TooLarge {
+        /// Bytes it would have.
+        asked: usize,
+        /// Bytes it may have.
+        max: usize,
+    },
+    /// This is a forked child, and the buffer is absent in it.
+    #[error("the buffer was not inherited by this forked process; make a new one here")]
+    NotInherited,
+}
+
+/// A file that cannot be opened, mapped, locked or looked at, by name.
+///
+/// ```
+/// let error = pagetide::lock::LockedFile::open("/no/such/file").unwrap_err();
+/// assert!(error.to_string().starts_with("'/no/such/file': "));
+/// assert_eq!(error.cause.kind(), std::io::ErrorKind::NotFound);
+/// ```
+#[derive(thiserror::Error)]
+#[error("'{}': {cause}", path.display())]
+pub struct FileError {
+    /// The file.
+    pub path: PathBuf,
+    /// Why. A lock that was refused is a [`LockError`] inside.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl FileError {
+    pub(super) fn of(path: &Path) -> impl FnOnce(io::Error) -> FileError {
+        let path = path.to_owned();
+        move |cause| FileError { path, cause }
+    }
+}
+
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> io::Error {
+        io::Error::new(error.cause.kind(), error)
+    }
+}
+
+macro_rules! debug_is_display {
+    ($($error:ty),*) => {
+        $(impl fmt::Debug for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        })*
+    };
+}
+
+debug_is_display!(LockError, SecretError, FileError);
 
 #[cfg(test)]
 mod tests {

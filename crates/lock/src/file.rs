@@ -15,44 +15,20 @@ use pagetide_kernel::uffd::Uffd;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use super::error::LockError;
+use super::error::{FileError, LockError};
 use super::exact::without_fault_around;
-use super::flags::Mode;
+use super::flags::{Access, Mode, Sharing};
 use super::hold::Hold;
-pub use super::watch::WatchStatistics;
-use super::watch::{Shared, Watch};
-
-/// How the file will be read, which decides what a fault reads beside the page touched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Access {
-    /// Nothing at first; then as the program is seen to need. A thread watches, which costs nothing
-    /// while there are no major faults.
-    #[default]
-    Adaptive,
-    /// Read the page alone (`MADV_RANDOM`). What is in the page cache around it is mapped, and so
-    /// locked, too.
-    Random,
-    /// The page alone is read, mapped and locked, whatever the page cache holds around it. Each
-    /// page costs a fault of its own, also of a file that is cached. In a forked child as `Random`.
-    /// Needs userfaultfd with `WP_ASYNC` (Linux 6.7); with [`Mode::Full`] it means nothing.
-    Exact,
-    /// What follows it, far ahead (`MADV_SEQUENTIAL`).
-    Sequential,
-    /// The device's read-around (`MADV_NORMAL`).
-    Normal,
-}
-
-/// Whether the mapping can be written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Sharing {
-    /// Read only, the page cache's own pages.
-    #[default]
-    ReadOnly,
-    /// Writable; what is written is this process's own and never goes to the file.
-    Private,
-}
+use super::watch::{Shared, Watch, WatchStatistics};
 
 /// How a [`LockedFile`] is to be mapped.
+///
+/// ```
+/// use pagetide::lock::{Access, LockedFile, Mode};
+///
+/// let builder = LockedFile::builder().mode(Mode::Full).access(Access::Sequential);
+/// assert!(builder.range(0, 1 << 20).open("/no/such/file").is_err());
+/// ```
 #[derive(Debug, Clone, Default)]
 pub struct LockedFileBuilder {
     mode: Option<Mode>,
@@ -94,24 +70,22 @@ impl LockedFileBuilder {
     /// Opens, maps and locks the file at `path`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] for a range that does not begin in the file or on a page;
-    /// what opening and mapping say; [`LockError`] (as the source) where it cannot be locked: then
-    /// nothing is mapped.
-    pub fn open(&self, path: impl AsRef<Path>) -> io::Result<LockedFile> {
-        self.map(File::open(path)?)
+    /// As [`LockedFileBuilder::map`], with the path.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<LockedFile, FileError> {
+        let path = path.as_ref();
+        let file = File::open(path).and_then(|file| self.map(file));
+        file.map_err(FileError::of(path))
     }
 
-    /// The same with an open file, which must be readable.
+    /// Maps and locks an open file, which must be readable.
     ///
     /// # Errors
-    /// As [`LockedFileBuilder::open`].
+    /// [`io::ErrorKind::InvalidInput`] for a range that does not begin in the file or on a page;
+    /// what mapping says; [`LockError`] inside where it cannot be locked: then nothing is mapped.
     pub fn map(&self, file: File) -> io::Result<LockedFile> {
         let meta = file.metadata()?;
         if !meta.is_file() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "expected a regular file",
-            ));
+            return Err(invalid("expected a regular file"));
         }
         let (offset, len) = self.part_of(meta.len())?;
         let mut locked = LockedFile {
@@ -138,17 +112,9 @@ impl LockedFileBuilder {
             Sharing::ReadOnly => (ProtFlags::READ, MapFlags::SHARED),
             Sharing::Private => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE),
         };
+        let anywhere = std::ptr::null_mut();
         // SAFETY: a new mapping at a place of the kernel's choice.
-        let address = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                len,
-                protection,
-                flags,
-                &locked.file,
-                offset,
-            )
-        }?;
+        let address = unsafe { mmap(anywhere, len, protection, flags, &locked.file, offset) }?;
         // From here on, dropping `locked` unmaps it.
         locked.address = address.cast();
         let range = locked.pages();
@@ -174,18 +140,15 @@ impl LockedFileBuilder {
         let Some((offset, len)) = self.range else {
             return Ok((0, size as usize));
         };
-        let wrong = if offset % PAGE_SIZE as u64 != 0 {
-            format!("expected a multiple of {PAGE_SIZE}")
-        } else if offset > 0 && offset >= size {
-            format!("expected less than {size}, which is the file's size in bytes")
-        } else {
-            String::new()
-        };
-        if !wrong.is_empty() {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("offset {offset}: {wrong}"),
-            ));
+        if offset % PAGE_SIZE as u64 != 0 {
+            return Err(invalid(format!(
+                "offset {offset}: expected a multiple of {PAGE_SIZE}"
+            )));
+        }
+        if offset > 0 && offset >= size {
+            return Err(invalid(format!(
+                "offset {offset}: expected less than {size}, which is the file's size in bytes"
+            )));
         }
         Ok((offset, len.min(size - offset) as usize))
     }
@@ -193,6 +156,10 @@ impl LockedFileBuilder {
 
 fn io_error(error: LockError) -> io::Error {
     io::Error::other(error)
+}
+
+fn invalid(text: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text.into())
 }
 
 /// A mapped file whose pages stay in memory once they are touched.
@@ -203,6 +170,25 @@ fn io_error(error: LockError) -> io::Error {
 /// that size); that is locked with it, unless [`Access::Exact`] is asked for.
 ///
 /// If the file is truncated, touching what is gone raises SIGBUS, as in any mapping.
+///
+/// ```
+/// use pagetide::lock::LockedFile;
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("locked-{}", std::process::id()));
+/// # std::fs::write(&path, "key=value")?;
+/// match LockedFile::open(&path) {
+///     Ok(index) => {
+///         index.prefetch(&[0..9])?; // scattered reads, queued together
+///         let mut start = [0u8; 4];
+///         assert_eq!(index.copy_to(0, &mut start), 4); // touched, and so locked
+///         assert_eq!(&start, b"key=");
+///     }
+///     Err(error) => eprintln!("{error}"),
+/// }
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct LockedFile {
     address: *mut u8,
@@ -234,7 +220,7 @@ impl LockedFile {
     ///
     /// # Errors
     /// As [`LockedFileBuilder::open`].
-    pub fn open(path: impl AsRef<Path>) -> io::Result<LockedFile> {
+    pub fn open(path: impl AsRef<Path>) -> Result<LockedFile, FileError> {
         LockedFile::builder().open(path)
     }
 
@@ -384,13 +370,10 @@ impl LockedFile {
         let mut pages: Vec<PageRange> = Vec::with_capacity(parts.len());
         for part in parts {
             if part.start > part.end || part.end > self.len {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidInput,
-                    format!(
-                        "bytes {}..{}: expected a range within the {} bytes mapped",
-                        part.start, part.end, self.len
-                    ),
-                ));
+                return Err(invalid(format!(
+                    "bytes {}..{}: expected a range within the {} bytes mapped",
+                    part.start, part.end, self.len
+                )));
             }
             if part.is_empty() {
                 continue;

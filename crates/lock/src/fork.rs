@@ -7,23 +7,19 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize
 
 use pagetide_kernel::mlock::{self as kernel, Hint};
 use pagetide_kernel::own::Mapping;
-use pagetide_kernel::{PAGE_SIZE, PageRange, maps::Maps};
+use pagetide_kernel::{PAGE_SIZE, maps::Maps};
 use rustix::io::Errno;
 
-use super::flags::Mode;
+use super::flags::{ForkPolicy, Mode};
 use super::journal::Journal;
 use super::registry::Segment;
-use super::state::{self, Guard, State, everything, state};
+use super::state::{self, Guard, State, everything};
 
-/// What a forked child does with the registry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ForkPolicy {
-    /// Locks every range again before `fork` returns in the child, and future locking is on again
-    /// if it was. A full lock of private memory that was written copies it there. The child has a
-    /// lock limit of its own, of the same size.
-    Relock,
-    /// Starts with nothing locked. Owners keep their memory and lose their locks.
-    Drop,
+/// Takes the state, of this process and no other. Held across system calls: a full lock of much
+/// memory makes others wait.
+pub(super) fn state() -> Guard {
+    attend();
+    Guard::take()
 }
 
 /// What children do from now on; [`ForkPolicy::Relock`] if never said. The child inherits it.
@@ -90,7 +86,7 @@ fn mark() -> &'static AtomicU32 {
 /// Sees to this process, if nobody has: children are to be handled from now on, and a child that
 /// was not (of a bare `clone`, or of a fork that another thread made while the first of these calls
 /// was under way) begins anew, as it has no locks and what it knows of them may be half done.
-pub(super) fn attend() {
+fn attend() {
     let mark = mark();
     while mark.load(Ordering::Acquire) != KNOWN {
         let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
@@ -178,16 +174,6 @@ extern "C" fn in_child() {
     }
 }
 
-/// Locks `range` in `mode` without asking whether all of it can be faulted in (no access): it was
-/// locked before the fork, and is so again.
-fn lock(range: PageRange, mode: Mode) -> Result<(), Errno> {
-    kernel::mlock2(range.address(), range.bytes(), kernel::MLOCK_ONFAULT)?;
-    if mode == Mode::Full {
-        let _ = kernel::mlock2(range.address(), range.bytes(), mode.kernel());
-    }
-    Ok(())
-}
-
 fn relock(state: &mut State, generation: u64) {
     state.fork_error = None;
     state.foreign_before.clear();
@@ -207,7 +193,7 @@ fn relock(state: &mut State, generation: u64) {
         // Other code's locks have ended here with the kernel's.
         holders.foreign = None;
         let Some(mode) = holders.mode() else { continue };
-        let refused = match lock(range, mode) {
+        let refused = match mode.lock_anyway(range) {
             Ok(()) => {
                 state.registry.now().update(range, |_| holders);
                 continue;
@@ -226,7 +212,7 @@ fn relock(state: &mut State, generation: u64) {
         state.registry.forget(range);
         state.lost.push((generation, range));
         for part in present.into_iter().filter(|part| !part.is_empty()) {
-            match lock(part, mode) {
+            match mode.lock_anyway(part) {
                 Ok(()) => {
                     state.registry.now().update(part, |_| holders);
                     state.found_again(generation, part);

@@ -1,5 +1,5 @@
 //! Locks with an owner: counted, so that a page stays locked until the last owner lets go.
-use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
 
 use pagetide_kernel::{PageRange, mlock as kernel, smaps};
 use rustix::io::Errno;
@@ -7,15 +7,28 @@ use rustix::io::Errno;
 use super::calls::uncharged;
 use super::error::LockError;
 use super::flags::Mode;
-use super::fork;
-use super::state::{State, each_gap, errno_of, pages, state};
+use super::fork::{generation, state};
+use super::state::{State, errno_of, gaps, mode_of, pages};
 
-/// A slice's pages, locked until this is dropped.
+/// Bytes whose pages are locked until this is dropped. It dereferences to them.
+///
+/// ```
+/// use pagetide::lock::{Mode, hold_mut};
+///
+/// let mut table = vec![0u8; 1 << 16];
+/// match hold_mut(&mut table, Mode::OnFault) {
+///     Ok(mut held) => {
+///         held[4096] = 7; // this page is locked from here on
+///         assert_eq!(held.locked_bytes() % 4096, 0);
+///     }
+///     Err(error) => eprintln!("{error}"), // says which limit to raise, and how
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "the lock ends when this is dropped"]
-pub struct Held<'a> {
+pub struct Held<B> {
     hold: Hold,
-    _bytes: PhantomData<&'a [u8]>,
+    bytes: B,
 }
 
 /// Locks the pages of `bytes` on behalf of the owner of what is returned. Other owners may hold the
@@ -24,37 +37,52 @@ pub struct Held<'a> {
 /// # Errors
 /// As [`mlock2`](super::mlock2), and what reading `/proc/self/smaps` says where other code may have
 /// locked some of it; nothing is locked then that was not before.
-pub fn hold(bytes: &[u8], mode: Mode) -> Result<Held<'_>, LockError> {
-    if bytes.is_empty() {
-        // It has an address all the same, of which nothing is known.
-        let hold = Hold::new(PageRange::EMPTY, mode)?;
-        return Ok(Held {
-            hold,
-            _bytes: PhantomData,
-        });
-    }
-    let range = pages(bytes.as_ptr() as usize, bytes.len())
-        .map_err(|errno| LockError::plain("hold", errno))?;
-    Ok(Held {
-        hold: Hold::new(range, mode)?,
-        _bytes: PhantomData,
-    })
+///
+/// ```
+/// use pagetide::lock::{Mode, hold};
+///
+/// let table = vec![0u8; 1 << 16];
+/// if let Ok(held) = hold(&table, Mode::Full) {
+///     assert_eq!(held.len(), table.len());
+/// }
+/// ```
+pub fn hold(bytes: &[u8], mode: Mode) -> Result<Held<&[u8]>, LockError> {
+    let hold = Hold::of(bytes, mode)?;
+    Ok(Held { hold, bytes })
 }
 
-impl Held<'_> {
-    /// Its mode.
+/// The same for bytes that are written while they are held.
+///
+/// # Errors
+/// As [`hold`].
+pub fn hold_mut(bytes: &mut [u8], mode: Mode) -> Result<Held<&mut [u8]>, LockError> {
+    let hold = Hold::of(bytes, mode)?;
+    Ok(Held { hold, bytes })
+}
+
+impl<B> Held<B> {
+    /// The mode it was asked for in.
     pub fn mode(&self) -> Mode {
         self.hold.mode
     }
 
     /// Bytes locked: whole pages.
-    pub fn len(&self) -> usize {
+    pub fn locked_bytes(&self) -> usize {
         self.hold.range.bytes()
     }
+}
 
-    /// Whether the slice was empty.
-    pub fn is_empty(&self) -> bool {
-        self.hold.range.is_empty()
+impl<B: Deref<Target = [u8]>> Deref for Held<B> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl<B: DerefMut<Target = [u8]>> DerefMut for Held<B> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 }
 
@@ -69,19 +97,29 @@ pub(super) struct Hold {
 }
 
 impl Hold {
+    /// Of the pages of `bytes`.
+    fn of(bytes: &[u8], mode: Mode) -> Result<Hold, LockError> {
+        if bytes.is_empty() {
+            // It has an address all the same, of which nothing is known.
+            return Hold::new(PageRange::EMPTY, mode);
+        }
+        let range = pages(bytes.as_ptr() as usize, bytes.len())
+            .map_err(|errno| LockError::plain("hold", errno))?;
+        Hold::new(range, mode)
+    }
+
     pub fn new(range: PageRange, mode: Mode) -> Result<Hold, LockError> {
-        let generation = fork::generation();
+        let generation = generation();
         let mut state = state();
         let foreign = foreign_locks(&mut state, range)?;
         let mut locked: Vec<(PageRange, Mode)> = foreign.clone();
-        state.registry.now().for_each_in(range, |segment| {
-            locked.extend(segment.holders.mode().map(|mode| (segment.range, mode)));
-        });
+        let known = state.registry.now().within(range);
+        locked.extend(known.filter_map(|known| Some((known.range, known.holders.mode()?))));
         locked.sort_unstable_by_key(|(range, _)| range.start);
-        let mut parts = Vec::new();
-        let known = locked.iter().map(|(range, _)| *range);
-        each_gap(range, known, |gap| parts.push((gap, None)));
-        parts.extend(locked.into_iter().map(|(range, mode)| (range, Some(mode))));
+        let free = gaps(range, locked.iter().map(|(range, _)| *range));
+        let free = free.into_iter().map(|gap| (gap, None));
+        let locked = locked.into_iter().map(|(range, mode)| (range, Some(mode)));
+        let parts: Vec<(PageRange, Option<Mode>)> = free.chain(locked).collect();
         let mut done = Vec::new();
         for (part, before) in parts {
             if let Err(errno) = take(part, before, mode) {
@@ -127,14 +165,11 @@ impl Hold {
 /// Locks `part`, which was locked as `before` says, for an owner that wants `mode`: never weaker
 /// than before.
 fn take(part: PageRange, before: Option<Mode>, mode: Mode) -> Result<(), Errno> {
-    let lock = |mode: Mode| kernel::mlock2(part.address(), part.bytes(), mode.kernel());
-    if before != Some(Mode::Full) {
-        return lock(mode);
+    match before {
+        // What cannot be faulted in (no access) was locked all the same, and is again.
+        Some(Mode::Full) => Mode::Full.lock_anyway(part),
+        _ => mode.lock(part),
     }
-    // What cannot be faulted in (no access) was locked all the same, and is again.
-    lock(Mode::OnFault)?;
-    let _ = lock(Mode::Full);
-    Ok(())
 }
 
 /// What in `range` is locked and nobody knows of: other code's locks, to be left as they are when
@@ -157,12 +192,7 @@ fn foreign_locks(state: &mut State, range: PageRange) -> Result<Vec<(PageRange, 
         for area in &areas {
             let part = area.range().intersection(gap);
             if !part.is_empty() {
-                let mode = if area.on_fault || !tells {
-                    Mode::OnFault
-                } else {
-                    Mode::Full
-                };
-                foreign.push((part, mode));
+                foreign.push((part, mode_of(area, tells).unwrap_or(Mode::OnFault)));
             }
         }
     }
@@ -171,17 +201,14 @@ fn foreign_locks(state: &mut State, range: PageRange) -> Result<Vec<(PageRange, 
 
 /// The parts of `range` that nobody is known to hold.
 fn unknown(state: &mut State, range: PageRange) -> Vec<PageRange> {
-    let (mut known, mut gaps) = (Vec::new(), Vec::new());
-    let registry = state.registry.now();
-    registry.for_each_in(range, |segment| known.push(segment.range));
-    each_gap(range, known.into_iter(), |gap| gaps.push(gap));
-    gaps
+    let known = state.registry.now().within(range);
+    gaps(range, known.map(|segment| segment.range))
 }
 
 fn undo((part, before): (PageRange, Option<Mode>)) {
     let _ = match before {
         None => kernel::munlock(part.address(), part.bytes()),
-        Some(mode) => kernel::mlock2(part.address(), part.bytes(), mode.kernel()),
+        Some(mode) => mode.lock(part),
     };
 }
 
@@ -197,7 +224,7 @@ impl Drop for Hold {
 /// An owner that wanted `range` in `mode` lets go.
 fn release(state: &mut State, range: PageRange, mode: Mode) {
     let (mut after, mut refused) = (Vec::new(), Vec::new());
-    state.registry.now().for_each_in(range, |segment| {
+    for segment in state.registry.now().within(range) {
         let before = segment.holders.mode();
         let holders = segment.holders.released(mode);
         let left = holders.mode();
@@ -207,7 +234,7 @@ fn release(state: &mut State, range: PageRange, mode: Mode) {
         if before != left || last {
             after.push((segment.range, left));
         }
-    });
+    }
     for (part, left) in after {
         match left {
             None => {
@@ -216,7 +243,7 @@ fn release(state: &mut State, range: PageRange, mode: Mode) {
                 }
             }
             Some(mode) => {
-                if kernel::mlock2(part.address(), part.bytes(), mode.kernel()).is_err() {
+                if mode.lock(part).is_err() {
                     refused.push(part);
                 }
             }

@@ -11,17 +11,31 @@ use pagetide_kernel::{PAGE_SIZE, PageRange};
 use rustix::io::Errno;
 
 use super::adaptive::{Adaptive, CHUNK_PAGES};
-use super::file::{Access, LockedFile};
-use super::residency::not_told;
-
-/// Pages looked at in one go.
-const WINDOW_PAGES: u64 = 1 << 14;
+use super::file::LockedFile;
+use super::flags::Access;
+use super::residency::{for_each_run, not_told, windows};
 
 /// A file whose pages are locked soon after they enter the page cache, whoever brought them in.
 ///
 /// The kernel locks a page on fault for the process that faults. So that another process's touch
 /// counts, [`Keeper::step`] looks which pages of the file are in the page cache and takes those
 /// into this process's locked mapping. Between touch and step the page could be evicted.
+///
+/// ```
+/// use pagetide::lock::{Access, Keeper, LockedFile};
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("keeper-{}", std::process::id()));
+/// # std::fs::write(&path, "keys")?;
+/// // Keeping reads nothing by itself then.
+/// if let Ok(file) = LockedFile::builder().access(Access::Random).open(&path) {
+///     let mut keeper = Keeper::new(file, Access::Adaptive)?;
+///     keeper.step()?; // ten times a second, say
+///     println!("{} bytes are locked", keeper.locked_bytes());
+/// }
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Keeper {
     file: LockedFile,
@@ -124,14 +138,8 @@ impl Keeper {
             }
         }
         self.locked_pages = 0;
-        let mut start = whole.start;
-        while start < whole.end {
-            let window = PageRange {
-                start,
-                end: start.add(WINDOW_PAGES).min(whole.end),
-            };
+        for window in windows(whole) {
             self.take_window(window)?;
-            start = window.end;
         }
         let Some(ahead) = &mut self.ahead else {
             return Ok(());
@@ -167,28 +175,24 @@ impl Keeper {
                 have[(page.0 - window.start.0) as usize] = true;
             }
         })?;
-        let at = |index: usize| window.start.add(index as u64);
+        let first = (window.start.0 - whole.start.0) as usize;
         for_each_run(
-            cached.len(),
+            window,
             |i| cached[i] & 1 != 0,
-            |start, end| {
+            |run| {
                 if let Some(ahead) = &mut self.ahead {
-                    let first = (window.start.0 - whole.start.0) as usize;
-                    ahead.seen(first + start..first + end);
+                    let start = first + (run.start.0 - window.start.0) as usize;
+                    ahead.seen(start..start + run.pages() as usize);
                 }
             },
         );
         let mut result = Ok(());
         for_each_run(
-            cached.len(),
+            window,
             |i| cached[i] & 1 != 0 && !have[i],
-            |start, end| {
-                let range = PageRange {
-                    start: at(start),
-                    end: at(end),
-                };
+            |run| {
                 if result.is_ok() {
-                    result = take(range);
+                    result = take(run);
                 }
             },
         );
@@ -206,25 +210,5 @@ fn take(range: PageRange) -> io::Result<()> {
         // The file has become shorter; what is left of it is kept.
         Ok(()) | Err(Errno::FAULT) => Ok(()),
         Err(errno) => Err(errno.into()),
-    }
-}
-
-/// Calls `visit` with the bounds of each run of indices below `len` for which `holds`.
-pub(super) fn for_each_run(
-    len: usize,
-    holds: impl Fn(usize) -> bool,
-    mut visit: impl FnMut(usize, usize),
-) {
-    let mut at = 0;
-    while at < len {
-        if !holds(at) {
-            at += 1;
-            continue;
-        }
-        let start = at;
-        while at < len && holds(at) {
-            at += 1;
-        }
-        visit(start, at);
     }
 }

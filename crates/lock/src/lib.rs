@@ -2,19 +2,28 @@
 //!
 //! The kernel locks memory in two modes. *Full* (`mlock`) faults the whole range in at once. *On
 //! fault* (`MLOCK_ONFAULT`) locks what is present and each other page when it is first touched. The
-//! kernel does not tell which range has which mode, nor who wanted it, so some things cannot be
-//! said to it: unlock one mode only, end future locking alone, map locked on fault in one step,
-//! keep a page while a second owner still needs it. This module keeps a
-//! [registry](Registry) and says all of it.
+//! kernel does not tell which range has which mode, nor who wanted it. This module keeps a registry
+//! of that, so that one mode can be unlocked alone, future locking ended alone, memory mapped and
+//! locked on fault in one step, and a page kept while a second owner still needs it.
 //!
-//! - [`mlock2`], [`munlock`], [`munlock2`], [`mlockall`], [`munlockall`], [`munlockall2`],
-//!   [`mmap`], [`munmap`], [`mremap`]: the calls, errno for errno.
-//! - [`hold`]: a lock with an owner. Any number of owners may hold a page; it is unlocked when the
-//!   last one lets go.
+//! - [`hold`], [`hold_mut`]: a lock with an owner. Any number of owners may hold a page; it is
+//!   unlocked when the last one lets go.
 //! - [`LockedFile`]: a file of which only parts are used. [`SecretBuf`]: bytes that never leave
 //!   memory.
+//! - [`mlock2`], [`munlock`], [`munlock2`], [`mlockall`], [`munlockall`], [`munlockall2`],
+//!   [`mmap`], [`munmap`], [`mremap`]: the system calls and what they lack, errno for errno.
 //! - [`ranges`]: what is locked, how, and how much of it is resident. [`LimitReport`]: why
 //!   something could not be locked, and the line that mends it.
+//!
+//! ```
+//! use pagetide::lock::{Mode, hold_mut};
+//!
+//! let mut table = vec![0u8; 1 << 20];
+//! match hold_mut(&mut table, Mode::OnFault) {
+//!     Ok(mut held) => held[5000] = 1, // stays in memory from here until `held` is dropped
+//!     Err(error) => eprintln!("{error}"), // names the limit, and the line that raises it
+//! }
+//! ```
 //!
 //! # Whose lock it is
 //! The calls act for the process, as the system calls do: locking again replaces the mode, one
@@ -52,17 +61,20 @@ mod state;
 mod watch;
 
 pub use calls::{forget, mlock2, mlockall, munlock, munlock2, munlockall, munlockall2};
-pub use error::{LimitReport, LockError};
-pub use file::{Access, LockedFile, LockedFileBuilder, Sharing, WatchStatistics};
-pub use flags::{AllFlags, LockFlags, Mode};
-pub use fork::{ForkPolicy, fork_error, fork_policy, set_fork_policy};
-pub use hold::{Held, hold};
+pub use error::{FileError, LimitReport, LockError, SecretError};
+pub use file::{LockedFile, LockedFileBuilder};
+pub use flags::{Access, AllFlags, ForkPolicy, LockFlags, Mode, Sharing};
+pub use fork::{fork_error, fork_policy, set_fork_policy};
+pub use hold::{Held, hold, hold_mut};
 pub use keeper::Keeper;
 pub use mapping::{mmap, mremap, munmap};
+#[doc(hidden)] // for tests of it
 pub use registry::{Holders, Registry, Segment};
 pub use report::{LockedRange, ranges};
 pub use residency::{PageState, Residency};
-pub use secret::{InChild, SecretBuf, SecretBufBuilder, SecretError};
+pub use secret::{SecretBuf, SecretBufBuilder};
+pub use secret_pages::InChild;
+pub use watch::WatchStatistics;
 
 /// The kernel's error numbers, as the calls return them.
 pub use rustix::io::Errno;

@@ -13,7 +13,8 @@ use rustix::mm::{self, MapFlags, MremapFlags, ProtFlags};
 use super::calls::{note_locked, uncharged};
 use super::error::{LimitReport, LockError};
 use super::flags::{LockFlags, Mode};
-use super::state::{errno_of, pages, state};
+use super::fork::state;
+use super::state::{errno_of, pages};
 
 /// Maps memory and locks it in the mode of `lock`, all or nothing. `file` is the descriptor and the
 /// offset in bytes; anonymous memory if `None`. `MAP_POPULATE` has no effect on memory locked on
@@ -75,13 +76,9 @@ pub unsafe fn mmap(
     .map_err(|errno| LockError::of_limit(CALL, errno, bytes.bytes() as u64))?;
     let range = PageRange::covering(mapped as usize, len);
     state.forget(range);
-    // Marked first, and only then faulted in: what cannot be (no access, beyond the end of the
-    // file) is locked all the same, as by MAP_LOCKED.
-    match kernel::mlock2(mapped as usize, len, kernel::MLOCK_ONFAULT) {
+    // As by MAP_LOCKED, what cannot be faulted in is locked all the same.
+    match mode.lock_anyway(range) {
         Ok(()) => {
-            if mode == Mode::Full {
-                let _ = kernel::mlock2(mapped as usize, len, mode.kernel());
-            }
             note_locked(&mut state, range, mode);
             Ok(mapped)
         }

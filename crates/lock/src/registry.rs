@@ -184,23 +184,22 @@ impl Registry {
         }
     }
 
-    /// Calls `visit` with each segment's part in `within`, in order; not with pages that nobody
-    /// holds.
-    pub fn for_each_in(&self, within: PageRange, mut visit: impl FnMut(Segment)) {
-        if within.is_empty() {
-            return;
-        }
+    /// Each segment's part in `within`, in order; pages that nobody holds are in none.
+    pub fn within(&self, within: PageRange) -> impl Iterator<Item = Segment> {
         let first = self.segments.range(..within.start.0).next_back();
-        let rest = self.segments.range(within.start.0..within.end.0);
-        for (start, entry) in first.into_iter().chain(rest) {
-            let part = range(*start, entry.end).intersection(within);
-            if !part.is_empty() {
-                visit(Segment {
+        let rest = self
+            .segments
+            .range(within.start.0..within.end.0.max(within.start.0));
+        first
+            .into_iter()
+            .chain(rest)
+            .filter_map(move |(start, entry)| {
+                let part = range(*start, entry.end).intersection(within);
+                (!part.is_empty()).then_some(Segment {
                     range: part,
                     holders: entry.holders,
-                });
-            }
-        }
+                })
+            })
     }
 
     /// Replaces the holders of every page of `within` by what `change` makes of them, splitting and
@@ -298,8 +297,7 @@ impl Registry {
     /// matter; what was at `to` before is forgotten. `from` is forgotten. Where `to` is longer, its
     /// tail is held as the last page of `from` was by the process; where shorter, the rest is gone.
     pub fn relocate(&mut self, from: PageRange, to: PageRange) {
-        let mut moved = Vec::new();
-        self.for_each_in(from, |segment| moved.push(segment));
+        let moved: Vec<Segment> = self.within(from).collect();
         let grown = from
             .pages()
             .checked_sub(1)
@@ -368,7 +366,3 @@ impl Builder<'_> {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "registry_tests.rs"]
-mod tests;

@@ -5,10 +5,26 @@ use pagetide_kernel::smaps::Area;
 
 use super::error::LockError;
 use super::flags::Mode;
+use super::fork::state;
 use super::registry::Segment;
-use super::state::{everything, state};
+use super::state::everything;
 
 /// A run of pages locked in one way. Lengths in bytes.
+///
+/// ```
+/// use pagetide::lock::{Mode, hold, ranges};
+///
+/// let key = [7u8; 32];
+/// if let Ok(_held) = hold(&key, Mode::Full)
+///     && let Ok(ranges) = ranges()
+/// {
+///     let address = key.as_ptr() as usize;
+///     let holds = |range: &pagetide::lock::LockedRange| {
+///         (range.address..range.address + range.len).contains(&address)
+///     };
+///     assert!(ranges.iter().any(holds));
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockedRange {
     /// First address.
@@ -36,15 +52,11 @@ pub fn ranges() -> Result<Vec<LockedRange>, LockError> {
     let mut state = state();
     let areas = state.reconcile().map_err(failed)?;
     let pagemap = Pagemap::open();
-    let mut all = Vec::new();
-    let mut result = Ok(());
-    state.registry.now().for_each_in(everything(), |segment| {
-        match describe(&pagemap, segment, &areas) {
-            Ok(range) => all.extend(range),
-            Err(errno) => result = Err(failed(errno)),
-        }
-    });
-    result.map(|()| all)
+    let segments = state.registry.now().within(everything());
+    segments
+        .filter_map(|segment| describe(&pagemap, segment, &areas).transpose())
+        .collect::<Result<_, _>>()
+        .map_err(failed)
 }
 
 fn describe(

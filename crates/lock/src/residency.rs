@@ -6,12 +6,17 @@ use pagetide_kernel::memory;
 use pagetide_kernel::residency::{FileMapping, Frames, UNEVICTABLE, cachestat, is_told, mincore};
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 
-use super::keeper::for_each_run;
-
-/// Pages looked at in one go.
-const WINDOW_PAGES: u64 = 1 << 14;
+use super::error::FileError;
 
 /// What became of a page of a file.
+///
+/// ```
+/// use pagetide::lock::{PageState, Residency};
+///
+/// let runs = vec![(0, 8, PageState::Cached), (8, 2, PageState::Absent)];
+/// let residency = Residency { size: 40_000, runs, tells_locked: false };
+/// assert_eq!(residency.count(PageState::Cached), 8);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageState {
     /// Not in the page cache.
@@ -23,6 +28,20 @@ pub enum PageState {
 }
 
 /// Pages of a file in memory.
+///
+/// ```
+/// use pagetide::lock::{PageState, Residency};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("residency-{}", std::process::id()));
+/// # std::fs::write(&path, "cached, as it was just written")?;
+/// let residency = Residency::of(&path)?;
+/// let cached = residency.count(PageState::Cached) + residency.count(PageState::Locked);
+/// println!("{cached} pages of it are in the page cache");
+/// # std::fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Residency {
     /// Of the file, in bytes.
@@ -40,79 +59,112 @@ impl Residency {
         runs.map(|(_, pages, _)| pages).sum()
     }
 
-    /// Looks at `file`, reading nothing of it.
+    /// Looks at the file `path`, reading nothing of it.
     ///
     /// # Errors
     /// [`io::ErrorKind::PermissionDenied`] for a file of which the kernel does not tell this user;
     /// what opening, mapping and looking say.
-    pub fn of(path: impl AsRef<Path>) -> io::Result<Residency> {
-        let file = std::fs::File::open(path)?;
-        let mapping = FileMapping::new(&file)?;
+    pub fn of(path: impl AsRef<Path>) -> Result<Residency, FileError> {
+        let path = path.as_ref();
+        let look = || Residency::of_mapping(&FileMapping::new(&std::fs::File::open(path)?)?);
+        look().map_err(FileError::of(path))
+    }
+
+    fn of_mapping(mapping: &FileMapping) -> io::Result<Residency> {
         if !is_told(mapping.descriptor()) {
             return Err(not_told());
         }
         let frames = Frames::open().ok();
         let whole = mapping.range();
-        let mut tells = frames.is_some();
-        let mut runs: Vec<(u64, u64, PageState)> = Vec::new();
-        let mut start = whole.start;
-        while start < whole.end {
-            let window = PageRange {
-                start,
-                end: start.add(WINDOW_PAGES).min(whole.end),
-            };
+        let mut residency = Residency {
+            size: mapping.size(),
+            runs: Vec::new(),
+            tells_locked: frames.is_some(),
+        };
+        for window in windows(whole) {
             let first = window.start.0 - whole.start.0;
             let offset = first * PAGE_SIZE as u64;
-            start = window.end;
             // Where nothing is, as in the holes of a sparse file, the cache says so at once.
             let counted = cachestat(mapping.descriptor(), offset, window.bytes() as u64);
             if counted.is_ok_and(|stat| stat.cached == 0) {
-                append(&mut runs, first, window.pages(), PageState::Absent);
+                residency.append(first, window.pages(), PageState::Absent);
                 continue;
             }
-            let mut cached = vec![0u8; window.pages() as usize];
-            mincore(window, &mut cached)?;
-            let mut states: Vec<PageState> = cached
-                .iter()
-                .map(|byte| match byte & 1 {
-                    0 => PageState::Absent,
-                    _ => PageState::Cached,
-                })
-                .collect();
-            if let Some(frames) = &frames {
-                // Frame numbers are told of mapped pages; these are in memory, so mapping them
-                // reads nothing.
-                let at = |index: usize| PageNumber(window.start.0 + index as u64);
-                for_each_run(
-                    cached.len(),
-                    |i| cached[i] & 1 != 0,
-                    |first, end| {
-                        let run = PageRange {
-                            start: at(first),
-                            end: at(end),
-                        };
-                        let _ = memory::populate(run);
-                    },
-                );
-                let looked = frames.for_each(window, |page, flags| {
-                    if flags & UNEVICTABLE != 0 {
-                        let index = (page.0 - window.start.0) as usize;
-                        if states[index] == PageState::Cached {
-                            states[index] = PageState::Locked;
-                        }
-                    }
-                });
-                tells &= looked.is_ok();
-            }
+            let states = residency.states(window, frames.as_ref())?;
             for (index, state) in states.into_iter().enumerate() {
-                append(&mut runs, first + index as u64, 1, state);
+                residency.append(first + index as u64, 1, state);
             }
         }
-        Ok(Residency {
-            size: mapping.size(),
-            runs,
-            tells_locked: tells,
-        })
+        Ok(residency)
+    }
+
+    /// The state of each page of `window`.
+    fn states(&mut self, window: PageRange, frames: Option<&Frames>) -> io::Result<Vec<PageState>> {
+        let mut cached = vec![0u8; window.pages() as usize];
+        mincore(window, &mut cached)?;
+        let state = |byte: &u8| match byte & 1 {
+            0 => PageState::Absent,
+            _ => PageState::Cached,
+        };
+        let mut states: Vec<PageState> = cached.iter().map(state).collect();
+        let Some(frames) = frames else {
+            return Ok(states);
+        };
+        // Frame numbers are told of mapped pages; these are in memory, so mapping them reads
+        // nothing.
+        for_each_run(
+            window,
+            |i| cached[i] & 1 != 0,
+            |run| _ = memory::populate(run),
+        );
+        let looked = frames.for_each(window, |page, flags| {
+            let state = &mut states[(page.0 - window.start.0) as usize];
+            if flags & UNEVICTABLE != 0 && *state == PageState::Cached {
+                *state = PageState::Locked;
+            }
+        });
+        self.tells_locked &= looked.is_ok();
+        Ok(states)
+    }
+
+    /// Adds the `pages` from `first` on, which follow the last run.
+    fn append(&mut self, first: u64, pages: u64, state: PageState) {
+        match self.runs.last_mut() {
+            Some((_, before, last)) if *last == state => *before += pages,
+            _ => self.runs.push((first, pages, state)),
+        }
+    }
+}
+
+/// Pages are looked at in parts of so many.
+const WINDOW_PAGES: u64 = 1 << 14;
+
+/// The parts of `whole` that are looked at in one go.
+pub(super) fn windows(whole: PageRange) -> impl Iterator<Item = PageRange> {
+    let starts = (whole.start.0..whole.end.0).step_by(WINDOW_PAGES as usize);
+    starts.map(move |start| PageRange {
+        start: PageNumber(start),
+        end: PageNumber(start).add(WINDOW_PAGES).min(whole.end),
+    })
+}
+
+/// Calls `visit` with each run of pages of `window` for whose index `holds`.
+pub(super) fn for_each_run(
+    window: PageRange,
+    holds: impl Fn(usize) -> bool,
+    mut visit: impl FnMut(PageRange),
+) {
+    let mut start = None;
+    for (index, page) in window.iter().enumerate() {
+        if holds(index) {
+            start.get_or_insert(page);
+        } else if let Some(start) = start.take() {
+            visit(PageRange { start, end: page });
+        }
+    }
+    if let Some(start) = start {
+        let end = window.end;
+        visit(PageRange { start, end });
     }
 }
 
@@ -123,12 +175,4 @@ pub(super) fn not_told() -> io::Error {
         "the kernel tells its owner, those who may write it and root alone which of its pages are \
          in memory",
     )
-}
-
-/// Adds the `pages` from `first` on, which follow the last run.
-fn append(runs: &mut Vec<(u64, u64, PageState)>, first: u64, pages: u64, state: PageState) {
-    match runs.last_mut() {
-        Some((_, before, last)) if *last == state => *before += pages,
-        _ => runs.push((first, pages, state)),
-    }
 }

@@ -1,58 +1,21 @@
 //! Bytes that never leave memory: a growable buffer for keys and passwords.
 use std::fmt;
 
-use rustix::io::Errno;
 use subtle::ConstantTimeEq;
 
-use super::error::LockError;
-use super::secret_pages::Pages;
-
-/// What a forked child finds in place of the secret.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum InChild {
-    /// An empty buffer of its own, wiped by the kernel (`MADV_WIPEONFORK`), locked again and
-    /// usable.
-    #[default]
-    Wiped,
-    /// No memory at all (`MADV_DONTFORK`): the buffer is empty and cannot grow. The only choice
-    /// with `memfd_secret`.
-    Absent,
-}
-
-/// Why a secret cannot be kept. Nothing of it is in memory then that was not before.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SecretError {
-    /// It cannot be locked; the limit's report is in the message.
-    #[error("the secret's memory cannot be locked: {0}")]
-    Lock(#[source] LockError),
-    /// The kernel refused something else.
-    #[error("the secret's memory cannot be set up: {call}: {errno}{advice}")]
-    System {
-        /// The call.
-        call: &'static str,
-        /// Its error.
-        errno: Errno,
-        /// What to do, if anything is known.
-        advice: &'static str,
-    },
-    /// More than the stated maximum.
-    #[error(
-        "{asked} bytes do not fit: the buffer was made for at most {max}; make it with a larger \
-         maximum"
-    )]
-    TooLarge {
-        /// Bytes it would have.
-        asked: usize,
-        /// Bytes it may have.
-        max: usize,
-    },
-    /// This is a forked child, and the buffer is absent in it.
-    #[error("the buffer was not inherited by this forked process; make a new one here")]
-    NotInherited,
-}
+use super::error::SecretError;
+use super::secret_pages::{InChild, Pages};
 
 /// How a [`SecretBuf`] is to be made.
+///
+/// ```
+/// use pagetide::lock::{InChild, SecretBuf};
+///
+/// // Fails where the lock limit is too low, and says how to raise it.
+/// if let Ok(key) = SecretBuf::builder(32).in_child(InChild::Absent).build() {
+///     assert!(key.is_empty() && key.max() == 32);
+/// }
+/// ```
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct SecretBufBuilder {
@@ -104,6 +67,17 @@ impl SecretBufBuilder {
 ///
 /// Not covered: copies that the program makes, registers and stacks, hibernation, and whoever may
 /// read this process's memory.
+///
+/// ```
+/// use pagetide::lock::SecretBuf;
+///
+/// if let Ok(mut key) = SecretBuf::new(4096) {
+///     key.extend_from_slice(b"correct horse")?;
+///     assert!(key == *b"correct horse"); // in constant time
+///     assert!(!format!("{key:?}").contains("horse"));
+/// }
+/// # Ok::<(), pagetide::lock::SecretError>(())
+/// ```
 pub struct SecretBuf {
     pages: Pages,
 }

@@ -14,10 +14,26 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use zeroize::Zeroize;
 
+use super::error::{LockError, SecretError};
 use super::flags::Mode;
 use super::fork::generation;
 use super::hold::Hold;
-use super::secret::{InChild, SecretError};
+
+/// What a forked child finds in place of the secret.
+///
+/// ```
+/// assert_eq!(pagetide::lock::InChild::default(), pagetide::lock::InChild::Wiped);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InChild {
+    /// An empty buffer of its own, wiped by the kernel (`MADV_WIPEONFORK`), locked again and
+    /// usable.
+    #[default]
+    Wiped,
+    /// No memory at all (`MADV_DONTFORK`): the buffer is empty and cannot grow. The only choice
+    /// with `memfd_secret`.
+    Absent,
+}
 
 /// Also the alignment of the first byte.
 const CANARY_BYTES: usize = 32;
@@ -145,7 +161,7 @@ impl Pages {
         match mapped {
             Ok(_) => Ok(()),
             // Its mappings are locked from the start, so this is the lock limit.
-            Err(errno @ Errno::AGAIN) => Err(SecretError::Lock(super::LockError::of_limit(
+            Err(errno @ Errno::AGAIN) => Err(SecretError::Lock(LockError::of_limit(
                 "mmap(memfd_secret)",
                 errno,
                 self.body as u64,

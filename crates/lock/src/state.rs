@@ -6,14 +6,12 @@
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 
-pub(super) use pagetide_kernel::each_gap;
 use pagetide_kernel::smaps::{self, Area};
 use pagetide_kernel::sync::{Lock, LockGuard};
-use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_kernel::{PageNumber, PageRange, each_gap};
 use rustix::io::Errno;
 
-use super::flags::Mode;
-use super::fork::ForkPolicy;
+use super::flags::{ForkPolicy, Mode};
 use super::journal::Journal;
 
 /// What is known of this process's locks.
@@ -66,11 +64,12 @@ pub(super) struct Guard {
     _held: LockGuard<'static>,
 }
 
-/// Takes the state. Held across system calls: a full lock of much memory makes others wait.
-pub(super) fn state() -> Guard {
-    super::fork::attend();
-    Guard {
-        _held: SHARED.lock.lock(),
+impl Guard {
+    /// Takes the state of a process that has been seen to: see [`state`](super::fork::state).
+    pub fn take() -> Guard {
+        Guard {
+            _held: SHARED.lock.lock(),
+        }
     }
 }
 
@@ -130,12 +129,8 @@ impl State {
         let mut taken = Vec::new();
         for part in std::mem::take(&mut self.foreign_before) {
             let common = part.intersection(range);
-            each_gap(part, std::iter::once(common), |gap| {
-                self.foreign_before.push(gap);
-            });
-            if !common.is_empty() {
-                taken.push(common);
-            }
+            self.foreign_before.extend(gaps(part, [common]));
+            taken.extend(Some(common).filter(|common| !common.is_empty()));
         }
         taken
     }
@@ -144,26 +139,26 @@ impl State {
     pub fn kept(&self, range: PageRange, generation: u64) -> Vec<PageRange> {
         let mut kept = vec![range];
         for (_, lost) in self.lost.iter().filter(|(lost, _)| *lost > generation) {
-            let mut rest = Vec::new();
-            for part in kept {
-                each_gap(part, std::iter::once(*lost), |gap| rest.push(gap));
-            }
-            kept = rest;
+            kept = kept
+                .into_iter()
+                .flat_map(|part| gaps(part, [*lost]))
+                .collect();
         }
         kept
     }
 
     /// Takes `part` out of what was lost in the fork to `generation`.
     pub fn found_again(&mut self, generation: u64, part: PageRange) {
-        let mut lost = Vec::new();
-        for (of, range) in std::mem::take(&mut self.lost) {
-            if of == generation {
-                each_gap(range, std::iter::once(part), |gap| lost.push((of, gap)));
+        let before = std::mem::take(&mut self.lost);
+        for (of, range) in before {
+            let found = if of == generation {
+                part
             } else {
-                lost.push((of, range));
-            }
+                PageRange::EMPTY
+            };
+            let still = gaps(range, [found]).into_iter();
+            self.lost.extend(still.map(|gap| (of, gap)));
         }
-        self.lost = lost;
     }
 
     /// Compares the registry with the kernel's list. What the kernel does not have locked any more
@@ -172,13 +167,9 @@ impl State {
     pub fn reconcile(&mut self) -> Result<Vec<Area>, Errno> {
         let areas = smaps::locked(None).map_err(errno_of)?;
         let tells = smaps::tells_mode();
-        let mut stale = Vec::new();
-        self.registry.now().for_each_in(everything(), |segment| {
-            each_gap(segment.range, areas.iter().map(Area::range), |gap| {
-                stale.push(gap)
-            });
-        });
-        for gap in stale {
+        let known = self.registry.now().within(everything());
+        let stale = known.flat_map(|segment| gaps(segment.range, areas.iter().map(Area::range)));
+        for gap in stale.collect::<Vec<_>>() {
             // Owners unmap what they hold themselves; where one's memory is not locked, the kernel
             // never locks it (hugetlb, say).
             self.registry
@@ -194,11 +185,7 @@ impl State {
         for area in &areas {
             // A mapping in the other mode than the registry's is not the one that was locked. Full
             // over on-fault is what two owners make.
-            let actual = tells.then_some(if area.on_fault {
-                Mode::OnFault
-            } else {
-                Mode::Full
-            });
+            let actual = mode_of(area, tells);
             let adopted = actual.or(self.future).unwrap_or(Mode::OnFault);
             let ever = self.future_ever;
             let registry = self.registry.now();
@@ -209,17 +196,31 @@ impl State {
                 _ => holders,
             });
             if ever {
-                let foreign = self.foreign_before.iter().copied();
-                each_gap(area.range(), foreign, |part| {
+                for part in gaps(area.range(), self.foreign_before.iter().copied()) {
                     registry.update(part, |holders| match holders.process {
                         None if !holders.owned() => holders.with_process(Some(adopted)),
                         _ => holders,
                     });
-                });
+                }
             }
         }
         Ok(areas)
     }
+}
+
+/// The mode in which the kernel has `area` locked, if its list `tells`.
+pub(super) fn mode_of(area: &Area, tells: bool) -> Option<Mode> {
+    tells.then_some(match area.on_fault {
+        true => Mode::OnFault,
+        false => Mode::Full,
+    })
+}
+
+/// The parts of `range` that are in none of `parts`, which are in order.
+pub(super) fn gaps(range: PageRange, parts: impl IntoIterator<Item = PageRange>) -> Vec<PageRange> {
+    let mut gaps = Vec::new();
+    each_gap(range, parts.into_iter(), |gap| gaps.push(gap));
+    gaps
 }
 
 /// The number of an error of the file system.
@@ -230,8 +231,8 @@ pub(super) fn errno_of(error: std::io::Error) -> Errno {
 /// Every page there is.
 pub(super) fn everything() -> PageRange {
     PageRange {
-        start: pagetide_kernel::PageNumber(0),
-        end: pagetide_kernel::PageNumber(1 << 52),
+        start: PageNumber(0),
+        end: PageNumber(1 << 52),
     }
 }
 

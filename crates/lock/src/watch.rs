@@ -29,7 +29,12 @@ const LOOK_SHARE: u32 = 25;
 const BLOCK_BYTES: usize = 512 << 10;
 const BLOCKS_IN_FLIGHT: usize = 8;
 
-/// What the watcher has done so far.
+/// What the thread that watches an adaptive [`LockedFile`](crate::LockedFile) has done so far.
+///
+/// ```
+/// let none = pagetide::lock::WatchStatistics::default();
+/// assert_eq!((none.looks, none.read_bytes), (0, 0));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WatchStatistics {
     /// Looks at the page table.

@@ -98,6 +98,70 @@ extern "C" fn on_alarm(_: libc::c_int) {
     }
 }
 
+/// Has [`on_alarm`] called every so often; 0 ends that.
+fn set_alarm(every_us: i64) {
+    let every = libc::timeval {
+        tv_sec: 0,
+        tv_usec: every_us,
+    };
+    let timer = libc::itimerval {
+        it_interval: every,
+        it_value: every,
+    };
+    // SAFETY: an ordinary handler, an ordinary timer.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = on_alarm as *const () as usize;
+        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
+        let (none, real) = (std::ptr::null_mut(), libc::ITIMER_REAL);
+        assert_eq!(libc::sigaction(libc::SIGALRM, &action, none), 0);
+        assert_eq!(libc::setitimer(real, &timer, std::ptr::null_mut()), 0);
+    }
+}
+
+/// The calling thread's alternate stack; none ends that.
+fn set_alternate_stack(stack: Option<&mut [u8]>) {
+    let flags = if stack.is_some() { 0 } else { libc::SS_DISABLE };
+    let (start, len) = stack.map_or((std::ptr::null_mut(), 0), |s| (s.as_mut_ptr(), s.len()));
+    let stack = libc::stack_t {
+        ss_sp: start.cast(),
+        ss_flags: flags,
+        ss_size: len,
+    };
+    // SAFETY: the stack outlives its use: the caller takes it off, in no signal handler.
+    assert_eq!(
+        unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) },
+        0
+    );
+}
+
+/// Adds to its own word of random pages, on an alternate stack, and writes and reads a pipe now and
+/// then.
+fn count_on_alternate_stack(base: usize, thread: usize, ends: [i32; 2]) {
+    let mut stack = vec![0u8; 256 * 1024];
+    set_alternate_stack(Some(&mut stack));
+    let mut state = thread as u64 + 1;
+    for round in 0..fewer(40_000) {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        let page = (state >> 33) as usize % 1024;
+        let cell = (base + page * PAGE + 8 * thread) as *mut u64;
+        // SAFETY: this thread's own word of the page.
+        unsafe { cell.write_volatile(cell.read_volatile() + 1) };
+        if round % 64 == 0 {
+            let mut byte = [7u8];
+            // SAFETY: reads and writes one byte of this stack frame; SA_RESTART keeps the calls
+            // from failing.
+            unsafe {
+                assert_eq!(libc::write(ends[1], byte.as_ptr().cast(), 1), 1);
+                assert_eq!(libc::read(ends[0], byte.as_mut_ptr().cast(), 1), 1);
+            }
+        }
+    }
+    set_alternate_stack(None);
+}
+
 #[test]
 fn while_other_signals_arrive_on_alternate_stacks_during_restarted_calls() {
     let Some(mut region) = region(1024, 40) else {
@@ -107,78 +171,18 @@ fn while_other_signals_arrive_on_alternate_stacks_during_restarted_calls() {
     SHARED_PAGES.store(1024, Ordering::Relaxed);
     let base = region.as_ptr() as usize;
     let mut ends = [0; 2];
-    // SAFETY: an ordinary handler, an ordinary timer, an ordinary pipe.
-    unsafe {
-        let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = on_alarm as *const () as usize;
-        action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-        assert_eq!(
-            libc::sigaction(libc::SIGALRM, &action, std::ptr::null_mut()),
-            0
-        );
-        let every = libc::timeval {
-            tv_sec: 0,
-            tv_usec: if is_slow() { 5000 } else { 300 },
-        };
-        let timer = libc::itimerval {
-            it_interval: every,
-            it_value: every,
-        };
-        assert_eq!(
-            libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut()),
-            0
-        );
-        assert_eq!(libc::pipe(ends.as_mut_ptr()), 0);
-    }
+    // SAFETY: an ordinary pipe.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    set_alarm(if is_slow() { 5000 } else { 300 });
     std::thread::scope(|scope| {
         for thread in 0..3usize {
-            scope.spawn(move || {
-                let mut stack = vec![0u8; 256 * 1024];
-                let alternate = libc::stack_t {
-                    ss_sp: stack.as_mut_ptr().cast(),
-                    ss_flags: 0,
-                    ss_size: stack.len(),
-                };
-                // SAFETY: the stack outlives its use: it is taken off below.
-                let set = unsafe { libc::sigaltstack(&alternate, std::ptr::null_mut()) };
-                assert_eq!(set, 0);
-                let mut state = thread as u64 + 1;
-                for round in 0..fewer(40_000) {
-                    state = state
-                        .wrapping_mul(6364136223846793005)
-                        .wrapping_add(1442695040888963407);
-                    let page = (state >> 33) as usize % 1024;
-                    let cell = (base + page * PAGE + 8 * thread) as *mut u64;
-                    // SAFETY: this thread's own word of the page.
-                    unsafe { cell.write_volatile(cell.read_volatile() + 1) };
-                    if round % 64 == 0 {
-                        let mut byte = [7u8];
-                        // SAFETY: reads and writes one byte of this stack frame; SA_RESTART keeps
-                        // the calls from failing.
-                        unsafe {
-                            assert_eq!(libc::write(ends[1], byte.as_ptr().cast(), 1), 1);
-                            assert_eq!(libc::read(ends[0], byte.as_mut_ptr().cast(), 1), 1);
-                        }
-                    }
-                }
-                let none = libc::stack_t {
-                    ss_sp: std::ptr::null_mut(),
-                    ss_flags: libc::SS_DISABLE,
-                    ss_size: 0,
-                };
-                // SAFETY: no signal handler of this thread is running.
-                unsafe { libc::sigaltstack(&none, std::ptr::null_mut()) };
-            });
+            scope.spawn(move || count_on_alternate_stack(base, thread, ends));
         }
     });
     SHARED_PAGES.store(0, Ordering::SeqCst);
-    // SAFETY: stops the timer and closes what was opened.
-    unsafe {
-        let timer: libc::itimerval = std::mem::zeroed();
-        libc::setitimer(libc::ITIMER_REAL, &timer, std::ptr::null_mut());
-        libc::close(ends[0]);
-        libc::close(ends[1]);
-    }
+    set_alarm(0);
+    // SAFETY: closes what was opened.
+    ends.iter().for_each(|end| _ = unsafe { libc::close(*end) });
     std::thread::sleep(std::time::Duration::from_millis(5));
     let words = |of: &dyn Fn(usize) -> bool| -> u64 {
         region

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use pagetide::Region;
+use pagetide::track::read_region;
 use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::restore::read_region;
 use pagetide::track::snapshot::sink::{FileSink, Sink};
 use pagetide::track::snapshot::{Plan, SnapshotError};
-use pagetide::track::{Delivery, Memory, Snapshotter};
+use pagetide::track::{Memory, Snapshotter};
+use pagetide::{Delivery, Region};
 use support::patience::up_to;
 use support::snapshots::{no_hold, restored, snapshotter};
 use support::{PAGE, Plain, skipped};
@@ -188,7 +188,7 @@ fn extra_memory_beyond_all_memory_is_as_much_as_the_memory_needs() {
     }
     for bytes in [usize::MAX, 64 << 40] {
         // SAFETY: the mapping outlives the snapshotter.
-        let memory = unsafe { Memory::mapping("memory", plain.address, plain.len) }.unwrap();
+        let memory = unsafe { Memory::from_raw_parts("memory", plain.address, plain.len) }.unwrap();
         let builder = Snapshotter::builder().memory(memory);
         let built = builder.extra_memory(bytes).build().unwrap();
         assert_eq!(built.extra_memory_limit(), 2000 * PAGE as u64);
@@ -227,7 +227,7 @@ fn restoring_wipes_what_a_snapshot_has_as_zeros_whatever_the_memory_is() {
     taken.wait().unwrap();
     let image = Image::open(&path).unwrap();
     let check = |what: &str, into: &mut [u8]| {
-        read_region(&image, "memory", into, 1, &AtomicU64::new(0)).unwrap();
+        read_region(&image, "memory", into).unwrap();
         assert!(into[..32 * PAGE].iter().all(|byte| *byte == 7), "{what}");
         assert!(into[32 * PAGE..].iter().all(|byte| *byte == 0), "{what}");
     };
@@ -346,7 +346,7 @@ fn huge_pages_are_refused() {
     }
     for delivery in [Delivery::Thread, Delivery::Signal] {
         // SAFETY: the mapping stays.
-        let memory = unsafe { Memory::mapping("huge", address.cast(), len) }.unwrap();
+        let memory = unsafe { Memory::from_raw_parts("huge", address.cast(), len) }.unwrap();
         let built = Snapshotter::builder()
             .memory(memory)
             .delivery(delivery)
@@ -404,7 +404,7 @@ fn a_write_past_the_end_of_a_file_that_became_shorter_ends_in_sigbus() {
     };
     assert_ne!(address, libc::MAP_FAILED);
     // SAFETY: the mapping stays.
-    let memory = unsafe { Memory::mapping("short", address.cast(), 4 * PAGE) }.unwrap();
+    let memory = unsafe { Memory::from_raw_parts("short", address.cast(), 4 * PAGE) }.unwrap();
     let built = Snapshotter::builder()
         .memory(memory)
         .delivery(Delivery::Signal)

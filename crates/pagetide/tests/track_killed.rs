@@ -7,9 +7,10 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use pagetide::Delivery;
 use pagetide::track::snapshot::Plan;
 use pagetide::track::snapshot::reader::{BlockBuffer, SnapshotFile};
-use pagetide::track::{Delivery, ParkThreads, Snapshotter};
+use pagetide::track::{ParkThreads, Snapshotter};
 use support::patience::{fewer, up_to};
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{Plain, Random};

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use pagetide::track::snapshot::sink::Sink;
 use pagetide::track::snapshot::{Plan, SnapshotError};
-use pagetide::track::{Delivery, DirtyTracker, Method, ParkThreads};
-use pagetide::{Delivery as RegionDelivery, Region};
+use pagetide::track::{DirtyTracker, Method, ParkThreads};
+use pagetide::{Delivery, Region};
 use support::patience::{fewer, is_slow, up_to};
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{PAGE, Plain, Random, skipped};
@@ -96,7 +96,7 @@ fn a_sink_that_panics_fails_the_snapshot_and_the_next_is_whole() {
 
 #[test]
 fn threads_are_parked_though_a_region_in_the_process_has_threads_that_block_signals() {
-    for delivery in [RegionDelivery::Thread, RegionDelivery::Signal] {
+    for delivery in [Delivery::Thread, Delivery::Signal] {
         let Ok(region) = Region::builder()
             .length(64 * PAGE)
             .delivery(delivery)
@@ -184,7 +184,7 @@ fn a_closure_that_panics_during_a_take_loses_nothing_and_holds_nobody() {
             .for_each(|page| plain.word(*page, 0).store(1, SeqCst));
         let mut seen = 0;
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            tracker.take_pages(|_| {
+            tracker.take_each(|_| {
                 seen += 1;
                 assert!(seen < 3, "in the closure");
             })
@@ -215,7 +215,8 @@ fn what_take_is_told_may_be_written_to_the_tracked_memory() {
             continue;
         };
         plain.word(50, 0).store(1, SeqCst);
-        let noted = tracker.take_pages(|run| plain.word(99, 0).store(run.address() as u64, SeqCst));
+        let noted = |start: usize| plain.word(99, 0).store(start as u64, SeqCst);
+        let noted = tracker.take_each(|run| noted(run.addresses.start));
         noted.unwrap();
         assert_ne!(plain.word(99, 0).load(SeqCst), 0);
         assert_eq!(tracker.take().unwrap().len(), 1, "{method}");
@@ -260,8 +261,7 @@ fn a_child_forked_during_takes_can_write() {
 /// Better no memory than zeros where the snapshot has bytes.
 #[test]
 fn a_child_forked_during_a_lazy_restore_does_not_find_zeros() {
-    use pagetide::track::snapshot::image::Image;
-    use pagetide::track::snapshot::lazy::{LazyPlan, restore};
+    use pagetide::track::{Image, LazyPlan, restore};
     let (plain, directory) = (Plain::new(100), tempfile::tempdir().unwrap());
     let Some(snapshotter) = snapshotter(&plain, Delivery::Thread, false) else {
         return;
@@ -275,7 +275,7 @@ fn a_child_forked_during_a_lazy_restore_does_not_find_zeros() {
         (LazyPlan::default(), true),
     ] {
         let restored = restore(Image::open(&path).unwrap(), plan).unwrap();
-        let (address, _) = restored.region("memory").unwrap();
+        let address = restored.region("memory").unwrap().as_ptr();
         if found {
             restored.wait().unwrap();
         }

@@ -2,19 +2,17 @@
 //! meanwhile, a snapshot shows its instant and a tracker misses no write.
 mod support;
 
-use std::sync::RwLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use pagetide::Delivery;
-use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::restore::read_region;
-use pagetide::track::snapshot::{Plan, SnapshotError};
-use pagetide::track::{DirtyTracker, Memory, ParkThreads, Snapshotter, TrackError};
-use support::patience::up_to;
-use support::regions::{DELIVERIES, region, restored, snapshotter, word};
-use support::snapshots::{Slow, StopsAtEnd, no_hold};
-use support::{PAGE, Plain, Random};
+use pagetide::track::read_region;
+use pagetide::track::snapshot::reader::SnapshotFile;
+use pagetide::track::{DirtyTracker, Image, Memory, Plan, SnapshotError, Snapshotter, TrackError};
+use support::labels::Labels;
+use support::regions::{DELIVERIES, region, snapshotter, word};
+use support::snapshots::{Slow, StopsAtEnd, no_hold, restored};
+use support::{PAGE, Plain, Random, pages_of};
 
 #[test]
 fn a_snapshot_of_an_evicted_region_takes_pages_from_the_store_and_faults_nothing_in() {
@@ -84,10 +82,9 @@ fn what_is_written_evicted_and_fetched_while_it_is_armed_is_not_in_the_snapshot(
             }
             snapshot.wait().unwrap();
             let bytes = std::mem::take(&mut *taken.lock().unwrap());
-            let file =
-                pagetide::track::snapshot::reader::SnapshotFile::from_source("s", Box::new(bytes));
+            let file = SnapshotFile::from_source("s", Box::new(bytes));
             let (image, into) = (Image::of(vec![file.unwrap()]).unwrap(), Plain::new(1200));
-            read_region(&image, "memory", into.bytes_mut(), 0, &AtomicU64::new(0)).unwrap();
+            read_region(&image, "memory", into.bytes_mut()).unwrap();
             for (at, expected) in copy.iter().enumerate() {
                 let shown = into.word(at / 512, at % 512).load(SeqCst);
                 assert_eq!(
@@ -111,117 +108,27 @@ fn labels(delivery: Delivery, incremental: bool, parked: bool, snapshots: usize)
     let Some(region) = region(PAGES, 150, delivery) else {
         return;
     };
-    let directory = tempfile::tempdir().unwrap();
     let snapshotter = snapshotter(&region, incremental);
-    let (label, gate, stop) = (AtomicU64::new(1), RwLock::new(()), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        for writer in 0..3usize {
-            let (region, label, gate, stop) = (&region, &label, &gate, &stop);
-            scope.spawn(move || {
-                let mut random = Random(writer as u64 + 5);
-                let mut count = 0u64;
-                while !stop.load(SeqCst) {
-                    let held = (!parked).then(|| gate.read().unwrap());
-                    count += 1;
-                    let (a, b) = if writer % 2 == 0 {
-                        (1, PAGES - 2)
-                    } else {
-                        (PAGES - 3, 2)
-                    };
-                    word(region, a, writer).store(count, SeqCst);
-                    word(region, b, writer).store(count, SeqCst);
-                    let page = 8 + random.below(PAGES - 16);
-                    word(region, page, 8 + writer).store(label.load(SeqCst), SeqCst);
-                    // Reading brings pages back clean, by a fault or without.
-                    let _ = region.get(random.below(PAGES)).unwrap();
-                    word(region, random.below(PAGES), 500).load(SeqCst);
-                    drop(held);
-                    if count.is_multiple_of(64) {
-                        std::thread::yield_now();
-                    }
-                }
-            });
-        }
-        let _stops = StopsAtEnd(&stop);
-        let (mut base, mut last): (_, Option<Plain>) = (None, None);
-        for number in 0..snapshots {
-            region
-                .set_budget(((60 + number * 37 % 200) * PAGE) as u64)
-                .unwrap();
-            let path = directory.path().join(format!("s{number}"));
-            let plan = match base {
-                Some(base) if incremental && number % 8 != 0 => Plan::since(base).pre_armed(),
-                _ => Plan::full(),
-            };
-            let instant = AtomicU64::new(0);
-            let snapshot = match parked {
-                true => {
-                    struct Park<F>(F);
-                    impl<F: FnOnce(&mut dyn FnMut())> pagetide::track::Hold for Park<F> {
-                        fn hold(
-                            self,
-                            arm: &mut dyn FnMut(),
-                        ) -> Result<(), pagetide_kernel::park::ParkError> {
-                            let mut inner = Some(self.0);
-                            let patience = up_to(30);
-                            ParkThreads { patience }.hold(&mut || {
-                                if let Some(inner) = inner.take() {
-                                    inner(arm);
-                                }
-                            })
-                        }
-                    }
-                    snapshotter.snapshot(
-                        &path,
-                        plan,
-                        Park(|arm: &mut dyn FnMut()| {
-                            arm();
-                            instant.store(label.fetch_add(1, SeqCst), SeqCst);
-                        }),
-                    )
-                }
-                false => snapshotter.snapshot(&path, plan, |arm: &mut dyn FnMut()| {
-                    let _all = gate.write().unwrap();
-                    arm();
-                    instant.store(label.fetch_add(1, SeqCst), SeqCst);
-                }),
-            };
-            base = Some(snapshot.unwrap().wait().unwrap().id);
-            let (shown, instant) = (restored(&path, PAGES), instant.load(SeqCst));
-            for writer in 0..3 {
-                let (a, b) = if writer % 2 == 0 {
-                    (1, PAGES - 2)
-                } else {
-                    (PAGES - 3, 2)
-                };
-                let (a, b) = (
-                    shown.word(a, writer).load(SeqCst),
-                    shown.word(b, writer).load(SeqCst),
-                );
-                assert!(
-                    b <= a && a <= b + u64::from(parked),
-                    "snapshot {number}: A {a}, B {b}"
-                );
-            }
-            for (page, index) in (0..PAGES).flat_map(|page| (0..16).map(move |index| (page, index)))
-            {
-                let now = shown.word(page, index).load(SeqCst);
-                assert!(
-                    !(8..11).contains(&index) || now <= instant,
-                    "snapshot {number}: page {page} has {now}, the instant was {instant}"
-                );
-                let before = last
-                    .as_ref()
-                    .map_or(0, |last| last.word(page, index).load(SeqCst));
-                assert!(
-                    before <= now,
-                    "snapshot {number}: page {page} went back from {before} to {now}"
-                );
-            }
-            last = Some(shown);
-        }
-        stop.store(true, SeqCst);
-    });
+    let labels = Labels {
+        snapshotter: &snapshotter,
+        pages: PAGES,
+        writers: 3,
+        word: &|page, index| word(&region, page, index),
+        // Reading brings pages back clean, by a fault or without.
+        aside: &|random| {
+            let _ = region.get(random.below(PAGES)).unwrap();
+            word(&region, random.below(PAGES), 500).load(SeqCst);
+        },
+        before: &|number| {
+            let budget = (60 + number * 37 % 200) * PAGE;
+            region.set_budget(budget as u64).unwrap();
+        },
+        incremental,
+        pre_arm: incremental,
+        parked,
+        snapshots,
+    };
+    labels.run();
 }
 
 fn rounds() -> usize {
@@ -263,6 +170,13 @@ fn no_write_is_lost_while_threads_write_and_pages_come_and_go() {
         // What each page held when it was last reported: a page that holds anything else was
         // written and not reported since.
         let mut seen = vec![[0u64; WRITERS]; PAGES];
+        let mut note = |tracker: &mut DirtyTracker| {
+            for page in pages_of(&tracker.take().unwrap()) {
+                for (writer, seen) in seen[page].iter_mut().enumerate() {
+                    *seen = word(&region, page, writer).load(SeqCst);
+                }
+            }
+        };
         let takes = if support::full() { 20_000 } else { 1500 };
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
@@ -275,27 +189,9 @@ fn no_write_is_lost_while_threads_write_and_pages_come_and_go() {
                 });
             }
             let _stops = StopsAtEnd(&stop);
-            let mut note = |tracker: &mut DirtyTracker| {
-                for range in tracker.take().unwrap() {
-                    for address in range.step_by(PAGE) {
-                        let page = (address - region.as_ptr() as usize) / PAGE;
-                        for (writer, seen) in seen[page].iter_mut().enumerate() {
-                            *seen = word(&region, page, writer).load(SeqCst);
-                        }
-                    }
-                }
-            };
             (0..takes).for_each(|_| note(&mut tracker));
-            stop.store(true, SeqCst);
         });
-        for range in tracker.take().unwrap() {
-            for address in range.step_by(PAGE) {
-                let page = (address - region.as_ptr() as usize) / PAGE;
-                for (writer, seen) in seen[page].iter_mut().enumerate() {
-                    *seen = word(&region, page, writer).load(SeqCst);
-                }
-            }
-        }
+        note(&mut tracker);
         for (page, seen) in seen.iter().enumerate() {
             for (writer, seen) in seen.iter().enumerate() {
                 let now = word(&region, page, writer).load(SeqCst);
@@ -346,7 +242,7 @@ fn a_region_and_a_mapping_are_one_instant_and_a_second_watcher_is_refused() {
         return;
     };
     // SAFETY: the mapping outlives the snapshotter.
-    let mapping = unsafe { Memory::mapping("mapping", plain.address, plain.len) }.unwrap();
+    let mapping = unsafe { Memory::from_raw_parts("mapping", plain.address, plain.len) }.unwrap();
     let builder = Snapshotter::builder().memory(mapping.clone());
     let memory = || Memory::region("memory", &region).unwrap();
     let snapshotter = builder.memory(memory()).build().unwrap();
@@ -374,7 +270,7 @@ fn a_region_and_a_mapping_are_one_instant_and_a_second_watcher_is_refused() {
     let image = Image::open(&path).unwrap();
     for name in ["memory", "mapping"] {
         let into = Plain::new(300);
-        read_region(&image, name, into.bytes_mut(), 0, &AtomicU64::new(0)).unwrap();
+        read_region(&image, name, into.bytes_mut()).unwrap();
         assert!(
             (0..300).all(|page| into.word(page, 0).load(SeqCst) == 1),
             "{name}"

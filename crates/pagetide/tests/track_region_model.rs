@@ -2,15 +2,15 @@
 //! snapshots.
 mod support;
 
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::SeqCst;
 
 use pagetide::Delivery;
-use pagetide::track::snapshot::Plan;
-use pagetide::track::{DirtyTracker, Memory, Method};
+use pagetide::track::{DirtyTracker, Memory, Method, Plan, Snapshot};
 use proptest::prelude::*;
-use support::PAGE;
-use support::regions::{DELIVERIES, region, restored, snapshotter, word};
-use support::snapshots::no_hold;
+use support::regions::{DELIVERIES, region, snapshotter, word};
+use support::snapshots::{no_hold, restored};
+use support::{PAGE, pages_of};
 
 /// What a program may do to a region, against a plain model.
 #[derive(Debug, Clone)]
@@ -46,22 +46,21 @@ fn snapshots_agree_with_the_model(delivery: Delivery, incremental: bool, steps: 
     let directory = tempfile::tempdir().unwrap();
     let snapshotter = snapshotter(&region, incremental);
     let mut model = vec![0u64; MODEL_PAGES];
-    let mut under_way: Option<(pagetide::track::Snapshot, Vec<u64>, std::path::PathBuf)> = None;
-    let mut base = None;
-    let finish =
-        |under_way: &mut Option<(pagetide::track::Snapshot, Vec<u64>, std::path::PathBuf)>| {
-            let (snapshot, expected, path) = under_way.take()?;
-            let id = snapshot.wait().unwrap().id;
-            let shown = restored(&path, MODEL_PAGES);
-            for (page, expected) in expected.iter().enumerate() {
-                assert_eq!(
-                    shown.word(page, page).load(SeqCst),
-                    *expected,
-                    "page {page}"
-                );
-            }
-            Some(id)
-        };
+    type UnderWay = Option<(Snapshot, Vec<u64>, PathBuf)>;
+    let (mut under_way, mut base): (UnderWay, _) = (None, None);
+    let finish = |under_way: &mut UnderWay| {
+        let (snapshot, expected, path) = under_way.take()?;
+        let id = snapshot.wait().unwrap().id;
+        let shown = restored(&path, MODEL_PAGES);
+        for (page, expected) in expected.iter().enumerate() {
+            assert_eq!(
+                shown.word(page, page).load(SeqCst),
+                *expected,
+                "page {page}"
+            );
+        }
+        Some(id)
+    };
     for (number, step) in steps.iter().enumerate() {
         match *step {
             Step::Write(page, value) => {
@@ -112,10 +111,7 @@ fn takes_agree_with_the_model(delivery: Delivery, steps: &[Step]) {
     assert_eq!(tracker.method(), Method::Pager);
     let mut written = std::collections::BTreeSet::new();
     let check = |tracker: &mut DirtyTracker, written: &mut std::collections::BTreeSet<usize>| {
-        let first = region.as_ptr() as usize;
-        let taken = tracker.take().unwrap();
-        let pages = taken.iter().flat_map(|range| range.clone().step_by(PAGE));
-        let pages: Vec<usize> = pages.map(|address| (address - first) / PAGE).collect();
+        let pages = pages_of(&tracker.take().unwrap());
         assert_eq!(pages, written.iter().copied().collect::<Vec<_>>());
         written.clear();
     };
@@ -142,7 +138,7 @@ fn takes_agree_with_the_model(delivery: Delivery, steps: &[Step]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: if support::full() { 200 } else { 24 }, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(if support::full() { 200 } else { 24 }))]
 
     #[test]
     fn snapshots_of_regions_agree_with_a_plain_model(

@@ -5,28 +5,23 @@ mod support;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::lazy::{LazyPlan, Restored, restore};
 use pagetide::track::snapshot::reader::{BlockBuffer, SnapshotFile};
-use pagetide::track::snapshot::restore::read_region;
-use pagetide::track::snapshot::working_set::WorkingSet;
-use pagetide::track::snapshot::{Plan, SnapshotError};
-use pagetide::track::{Memory, Snapshotter};
+use pagetide::track::{
+    DirtyTracker, Image, LazyPlan, Mapping, Memory, Plan, RestoreError, Restored, SnapshotError,
+    Snapshotter, TrackError, WorkingSet, read_region, read_region_with, restore,
+};
 use proptest::prelude::*;
-use support::{PAGE, Plain, Random, skipped};
+use support::snapshots::no_hold;
+use support::{PAGE, Plain, Random, pages_of, skipped};
 
 const PAGES: usize = 3000;
-
-fn no_hold(arm: &mut dyn FnMut()) {
-    arm();
-}
 
 /// A chain of three snapshots of memory with random, repeated and zero pages; the last one's path
 /// and what it must show.
 fn chain(directory: &std::path::Path) -> Option<(PathBuf, Vec<u8>)> {
     let plain = Plain::new(PAGES);
     // SAFETY: the mapping outlives the snapshotter.
-    let memory = unsafe { Memory::mapping("memory", plain.address, plain.len) }.unwrap();
+    let memory = unsafe { Memory::from_raw_parts("memory", plain.address, plain.len) }.unwrap();
     let snapshotter = match Snapshotter::builder()
         .memory(memory)
         .incremental(true)
@@ -71,9 +66,7 @@ fn lazily(path: &std::path::Path, plan: LazyPlan) -> Option<Restored> {
 }
 
 fn bytes(restored: &Restored) -> &[u8] {
-    let (address, len) = restored.region("memory").unwrap();
-    // SAFETY: the region's memory lives as long as `restored`.
-    unsafe { std::slice::from_raw_parts(address, len) }
+    restored.region("memory").unwrap().as_slice()
 }
 
 #[test]
@@ -87,19 +80,13 @@ fn a_chain_restores_eagerly_with_any_number_of_threads() {
         let into = Plain::new(PAGES);
         // What was there before does not show through where the snapshot has zeros.
         into.bytes_mut().fill(0xEE);
-        read_region(
-            &image,
-            "memory",
-            into.bytes_mut(),
-            threads,
-            &AtomicU64::new(0),
-        )
-        .unwrap();
-        assert!(into.bytes() == expected);
+        let pages = AtomicU64::new(0);
+        read_region_with(&image, "memory", into.bytes_mut(), threads, &pages).unwrap();
+        assert!(into.bytes() == expected && pages.load(SeqCst) > 0);
     }
-    let short = read_region(&image, "memory", &mut vec![0; PAGE], 1, &AtomicU64::new(0));
+    let short = read_region(&image, "memory", &mut vec![0; PAGE]);
     assert!(short.unwrap_err().to_string().contains("3000 pages"));
-    let other = read_region(&image, "other", &mut vec![0; PAGE], 1, &AtomicU64::new(0));
+    let other = read_region(&image, "other", &mut vec![0; PAGE]);
     assert!(other.unwrap_err().to_string().contains("it has memory"));
 }
 
@@ -151,17 +138,68 @@ fn what_is_written_before_a_page_arrives_stays() {
     let Some((path, mut expected)) = chain(directory.path()) else {
         return;
     };
-    let Some(restored) = lazily(&path, LazyPlan::default()) else {
+    let Some(mut restored) = lazily(&path, LazyPlan::default()) else {
         return;
     };
-    let (address, _) = restored.region("memory").unwrap();
+    let mut memory = restored.take_region("memory").unwrap();
+    assert!(restored.region("memory").is_none(), "it was taken");
     for page in (0..PAGES).rev().step_by(2) {
-        // SAFETY: within the region, and this thread alone writes.
-        unsafe { address.add(page * PAGE + 9).write_volatile(0x77) };
+        memory.as_mut_slice()[page * PAGE + 9] = 0x77;
         expected[page * PAGE + 9] = 0x77;
     }
     restored.wait().unwrap();
-    assert!(bytes(&restored) == expected);
+    assert!(memory.as_slice() == expected);
+}
+
+#[test]
+fn a_region_that_was_taken_is_served_on_its_own_and_can_be_saved_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((path, mut expected)) = chain(directory.path()) else {
+        return;
+    };
+    for plan in [
+        LazyPlan::default().without_background(),
+        LazyPlan::default(),
+    ] {
+        let Some(mut restored) = lazily(&path, plan) else {
+            return;
+        };
+        let memory = restored.take_region("memory").unwrap();
+        drop(restored);
+        assert!(memory.as_slice() == expected);
+    }
+    let mut restored = lazily(&path, LazyPlan::default()).unwrap();
+    let mut memory = restored.take_region("memory").unwrap();
+    restored.wait().unwrap();
+    let span = Memory::mapping("memory", &memory).unwrap();
+    let snapshotter = Snapshotter::builder().memory(span).build().unwrap();
+    let again = directory.path().join("again");
+    let snapshot = snapshotter.snapshot(&again, Plan::full(), no_hold).unwrap();
+    memory.as_mut_slice()[3] = !expected[3];
+    snapshot.wait().unwrap();
+    let mut into = Mapping::new(PAGES * PAGE).unwrap();
+    read_region(&Image::open(&again).unwrap(), "memory", into.as_mut_slice()).unwrap();
+    assert!(into.as_slice() == expected);
+    expected[3] = !expected[3];
+    assert!(memory.as_slice() == expected);
+}
+
+#[test]
+fn what_is_made_over_a_mapping_keeps_it() {
+    let mut memory = Mapping::new(10 * PAGE - 1).unwrap();
+    assert_eq!(
+        (memory.len(), memory.as_slice()[10 * PAGE - 1]),
+        (10 * PAGE, 0)
+    );
+    let span = || Memory::mapping("memory", &memory).unwrap();
+    let mut tracker = DirtyTracker::new(vec![span()]).unwrap();
+    let second = DirtyTracker::new(vec![span()]);
+    if tracker.method() != pagetide::track::Method::Mprotect {
+        assert!(matches!(second, Err(TrackError::Taken(..))), "{second:?}");
+    }
+    memory.as_mut_slice()[7 * PAGE] = 1;
+    drop(memory);
+    assert_eq!(pages_of(&tracker.take().unwrap()), [7]);
 }
 
 #[test]
@@ -235,9 +273,8 @@ fn a_damaged_block_is_named_and_never_shown_as_zeros() {
     std::fs::write(&base, bytes).unwrap();
     let image = Image::open(&path).unwrap();
     let into = Plain::new(PAGES);
-    let error = read_region(&image, "memory", into.bytes_mut(), 2, &AtomicU64::new(0))
-        .unwrap_err()
-        .to_string();
+    let error = read_region(&image, "memory", into.bytes_mut());
+    let error = error.unwrap_err().to_string();
     assert!(
         error.contains("s0") && error.contains("block 0") && error.contains("checksum"),
         "{error}"
@@ -246,7 +283,9 @@ fn a_damaged_block_is_named_and_never_shown_as_zeros() {
         return;
     };
     let error = restored.wait().unwrap_err();
-    assert!(error.contains("block 0"), "{error}");
+    assert!(matches!(error, RestoreError::File(_)), "{error}");
+    assert!(error.to_string().contains("block 0"), "{error}");
+    assert_eq!(format!("{error:?}"), error.to_string());
 }
 
 /// Everything a reader does with a file; errors are fine, panics and much memory are not.
@@ -323,7 +362,8 @@ proptest! {
         let Some(mut bytes) = FILE.with(Clone::clone) else { return Ok(()) };
         let header = Header::decode(bytes[..128].try_into().unwrap()).unwrap();
         let end = bytes.len() - TRAILER_BYTES;
-        let trailer = Trailer::decode(bytes[end..].try_into().unwrap(), &header, bytes.len() as u64).unwrap();
+        let len = bytes.len() as u64;
+        let trailer = Trailer::decode(bytes[end..].try_into().unwrap(), &header, len).unwrap();
         let mut directory = bytes[trailer.directory as usize..end].to_vec();
         for (at, value) in changes {
             let at = at.index(directory.len().min(400));
@@ -331,7 +371,11 @@ proptest! {
         }
         directory.truncate(directory.len() - cut.min(directory.len() / 2));
         bytes.truncate(trailer.directory as usize);
-        let trailer = Trailer { directory_len: directory.len() as u64, directory_sum: xxh3_64(&directory), ..trailer };
+        let trailer = Trailer {
+            directory_len: directory.len() as u64,
+            directory_sum: xxh3_64(&directory),
+            ..trailer
+        };
         bytes.extend(directory);
         bytes.extend(trailer.encode());
         read_all(bytes);

@@ -8,8 +8,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use pagetide::track::snapshot::Plan;
 use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::lazy::{LazyError, LazyPlan, restore};
-use pagetide::track::{DirtyTracker, Method, Snapshotter};
+use pagetide::track::{
+    DirtyRange, DirtyTracker, LazyPlan, Method, RestoreError, Snapshotter, restore,
+};
 use support::snapshots::{memory, no_hold, restored, snapshotter};
 use support::{PAGE, Plain, skipped};
 
@@ -75,7 +76,7 @@ fn child(path: &Path) {
     give_up_rights();
     let lazily = restore(Image::open(path).unwrap(), LazyPlan::default());
     let refused = lazily.expect_err("userfaultfd is refused");
-    assert!(matches!(refused, LazyError::System(_)), "{refused}");
+    assert!(matches!(refused, RestoreError::System(_)), "{refused}");
     assert!(refused.to_string().contains("eagerly"), "{refused}");
     let plain = restored(path, PAGES);
     (0..PAGES).for_each(|page| assert_eq!(plain.word(page, 5).load(SeqCst), expected(page)));
@@ -89,11 +90,12 @@ fn child(path: &Path) {
     assert_eq!(tracker.method(), Method::Mprotect);
     plain.word(7, 0).store(1, SeqCst);
     let first = plain.address as usize + 7 * PAGE;
-    let taken = tracker.take().unwrap();
-    assert!(
-        taken.len() == 1 && taken[0] == (first..first + PAGE),
-        "{taken:x?}"
-    );
+    let taken = DirtyRange {
+        span: 0,
+        offsets: 7 * PAGE..8 * PAGE,
+        addresses: first..first + PAGE,
+    };
+    assert_eq!(tracker.take().unwrap(), [taken]);
 }
 
 #[test]
@@ -106,7 +108,7 @@ fn without_userfaultfd_eager_restore_works_and_the_rest_says_what_to_do() {
         return skipped("becoming another user needs root");
     }
     let plain = Plain::new(PAGES);
-    let Some(snapshotter) = snapshotter(&plain, pagetide::track::Delivery::Thread, false) else {
+    let Some(snapshotter) = snapshotter(&plain, pagetide::Delivery::Thread, false) else {
         return;
     };
     (0..PAGES).for_each(|page| plain.word(page, 5).store(expected(page), SeqCst));

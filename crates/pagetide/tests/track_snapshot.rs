@@ -4,7 +4,7 @@ mod support;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
-use pagetide::track::Delivery;
+use pagetide::Delivery;
 use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::{Plan, SnapshotError};
 use rustix::mm::{Advice, madvise};

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
+use pagetide::Delivery;
+use pagetide::track::read_region;
 use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::restore::read_region;
+use pagetide::track::snapshot::reader::SnapshotFile;
 use pagetide::track::snapshot::sink::Sink;
 use pagetide::track::snapshot::{Plan, SnapshotError};
-use pagetide::track::{Delivery, ParkThreads, Snapshotter};
+use pagetide::track::{ParkThreads, Snapshotter};
 use support::patience::up_to;
 use support::snapshots::{Slow, StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{Plain, Random, skipped};
@@ -90,18 +92,9 @@ fn a_slow_sink_slows_writers_only_when_the_room_is_used_up_and_corrupts_nothing(
         );
         assert!(committed.load(SeqCst));
         let bytes: Vec<u8> = std::mem::take(&mut *taken.lock().unwrap());
-        let file =
-            pagetide::track::snapshot::reader::SnapshotFile::from_source("slow", Box::new(bytes))
-                .unwrap();
-        let into = Plain::new(PAGES);
-        read_region(
-            &Image::of(vec![file]).unwrap(),
-            "memory",
-            into.bytes_mut(),
-            2,
-            &AtomicU64::new(0),
-        )
-        .unwrap();
+        let file = SnapshotFile::from_source("slow", Box::new(bytes)).unwrap();
+        let (image, into) = (Image::of(vec![file]).unwrap(), Plain::new(PAGES));
+        read_region(&image, "memory", into.bytes_mut()).unwrap();
         assert!(into.bytes() == before, "{delivery:?}");
     }
 }
@@ -133,8 +126,9 @@ fn a_sink_that_fails_fails_the_snapshot_and_not_the_program() {
                 .rev()
                 .for_each(|page| plain.word(page, 1).store(5, SeqCst));
             let result = result.and_then(|snapshot| snapshot.wait());
+            let full = |error: &std::io::Error| error.to_string().contains("full");
             assert!(
-                matches!(&result, Err(SnapshotError::Sink(error)) if error.to_string().contains("full")),
+                matches!(&result, Err(SnapshotError::Sink(error)) if full(error)),
                 "{result:?}"
             );
             (0..3000)

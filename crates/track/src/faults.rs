@@ -1,41 +1,27 @@
 //! Bringing write faults on protected pages to the code that serves them: by a handler thread, or
 //! by a signal in the faulting thread.
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use pagetide_kernel::memory::unmerge;
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::trap::{Access, Serve, Signal, Trap};
 use pagetide_kernel::uffd::{self, Event, Message, Stop, Uffd, feature};
-use pagetide_kernel::wait::wait_for;
 use pagetide_kernel::{PageNumber, PageRange};
-use rustix::event::{PollFd, PollFlags};
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 
-use super::memory::{Memory, Spans, TrackError, system};
-use super::threads;
+use super::error::{TrackError, system};
+use super::memory::Memory;
+use super::spans::Spans;
+use super::threads::{self, Ending};
+use pagetide_pager::region::Delivery;
 use pagetide_pager::watch::Watcher;
-
-/// How a write to a protected page reaches Pagetide.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Delivery {
-    /// A handler thread is told by the kernel. System calls that write to protected pages work.
-    /// About 8 to 12 us a page.
-    #[default]
-    Thread,
-    /// SIGBUS in the writing thread. About 5 us a page, but a system call that writes to a
-    /// protected page (`read` into it, say) gets `EFAULT`: for memory that only the program's own
-    /// instructions write.
-    Signal,
-}
 
 /// How long the handler thread looks for the next fault before it sleeps.
 const SPIN_NS: u64 = 20_000;
 
-/// Serves the first write to a closed page: whatever it does, the page must be open when it
+/// Serves the first write to a protected page: whatever it does, it must be writable when this
 /// returns.
 pub(crate) trait OnWrite: Send + Sync + 'static {
     /// The uffd whose messages tell of writes; none where faults come by signal.
@@ -99,7 +85,7 @@ pub(crate) struct FaultSource {
     traps: Vec<Trap>,
     /// What the traps refer to; dropped after them.
     _server: Option<Box<dyn Send + Sync>>,
-    thread: Option<(JoinHandle<()>, Arc<AtomicBool>, Arc<OwnedFd>)>,
+    thread: Option<(JoinHandle<()>, Arc<Ending>)>,
 }
 
 /// Has the pagers of all regions among the spans tell `watcher` of first writes. It must live until
@@ -167,17 +153,13 @@ impl FaultSource {
 
     /// Faults are read from the userfaultfd by a thread of its own.
     pub fn by_thread<S: OnWrite>(server: &Arc<S>) -> Result<FaultSource, TrackError> {
-        use rustix::event::{EventfdFlags, eventfd};
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(system("eventfd"))?;
-        let (bell, closing) = (Arc::new(bell), Arc::new(AtomicBool::new(false)));
-        let (server, told, rung) = (Arc::clone(server), Arc::clone(&closing), Arc::clone(&bell));
-        let body = move || serve_messages(&*server, &told, &rung);
-        let thread = threads::start("pagetide-write", body)?;
+        let ending = Arc::new(Ending::new()?);
+        let (server, told) = (Arc::clone(server), Arc::clone(&ending));
+        let thread = threads::start("pagetide-write", move || serve_messages(&*server, &told))?;
         Ok(FaultSource {
             traps: Vec::new(),
             _server: None,
-            thread: Some((thread, closing, bell)),
+            thread: Some((thread, ending)),
         })
     }
 }
@@ -185,20 +167,19 @@ impl FaultSource {
 impl Drop for FaultSource {
     fn drop(&mut self) {
         self.traps.clear();
-        if let Some((thread, closing, bell)) = self.thread.take() {
-            closing.store(true, SeqCst);
-            let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
+        if let Some((thread, ending)) = self.thread.take() {
+            ending.come();
             let _ = thread.join();
         }
     }
 }
 
-fn serve_messages<S: OnWrite>(server: &S, closing: &AtomicBool, bell: &OwnedFd) {
+fn serve_messages<S: OnWrite>(server: &S, ending: &Ending) {
     let Some(uffd) = server.uffd() else { return };
     let mut messages = [Message::default(); 32];
     let spins = std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
     let mut last_work_ns = 0;
-    while !closing.load(SeqCst) {
+    while !ending.has_come() {
         let count = uffd.read(&mut messages).unwrap_or(0);
         for message in &messages[..count] {
             if let Event::Fault { page, .. } = message.decode() {
@@ -212,17 +193,9 @@ fn serve_messages<S: OnWrite>(server: &S, closing: &AtomicBool, bell: &OwnedFd) 
         if count > 0 {
             last_work_ns = now;
         } else if !spins || now - last_work_ns > SPIN_NS {
-            sleep(uffd, bell);
+            ending.wait_for_message(uffd);
         }
     }
-}
-
-fn sleep(uffd: &Uffd, bell: &OwnedFd) {
-    let mut fds = [
-        PollFd::new(uffd, PollFlags::IN),
-        PollFd::new(bell, PollFlags::IN),
-    ];
-    wait_for(&mut fds, None, Duration::from_millis(100));
 }
 
 /// A userfaultfd for write-protect faults that somebody serves, with all that helps and this kernel

@@ -1,13 +1,13 @@
-//! Pages that are write-protected, which of them were opened by a write since, and closing them
-//! again.
+//! Pages that are write-protected, which of them a write has made writable since, and protecting
+//! them again.
 //!
-//! A page is *closed* when it is write-protected, *open* when it can be written without a fault.
 //! The invariant that everything rests on: **when no fault is being served, a page that is not
-//! marked open is closed.** A page marked open may be closed in fact; that costs a fault.
+//! marked writable is write-protected.** A page marked writable may be protected in fact; that
+//! costs a fault.
 //!
-//! Opening (a fault is served) unprotects the page, then marks it. Closing takes the mark away,
-//! then protects. However the two interleave, the last unprotecting is followed by a mark of the
-//! same thread, so a mark that stays away was taken after it, and protecting followed.
+//! Serving a fault unprotects the page, then marks it. Protecting takes the mark away, then
+//! protects. However the two interleave, the last unprotecting is followed by a mark of the same
+//! thread, so a mark that stays away was taken after it, and protecting followed.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -18,12 +18,12 @@ use pagetide_kernel::sync::{futex_wait, futex_wake};
 use pagetide_kernel::uffd::{Stop, Uffd};
 use rustix::io::Errno;
 
-use super::memory::Spans;
+use super::spans::Spans;
 use pagetide_pager::region::Served;
 use pagetide_pager::watch::Watch;
 
-/// Closed pages in a gap between open ones that are protected along with them rather than in a call
-/// of their own.
+/// Protected pages in a gap between writable ones that are protected along with them rather than in
+/// a call of their own.
 const GAP_PAGES_MAX: usize = 16;
 
 fn process() -> u32 {
@@ -60,9 +60,9 @@ pub(crate) enum Protector {
     Mprotect,
 }
 
-fn write_protect(uffd: &Uffd, range: PageRange, closed: bool) -> Result<(), Errno> {
+fn write_protect(uffd: &Uffd, range: PageRange, protect: bool) -> Result<(), Errno> {
     loop {
-        match uffd.write_protect(range, closed) {
+        match uffd.write_protect(range, protect) {
             Ok(()) => return Ok(()),
             Err(Stop::EventPending) => std::hint::spin_loop(),
             // Unmapped meanwhile: there is nothing to be protected.
@@ -74,24 +74,24 @@ fn write_protect(uffd: &Uffd, range: PageRange, closed: bool) -> Result<(), Errn
 }
 
 impl Protector {
-    fn protect(&self, range: PageRange, closed: bool) -> Result<(), Errno> {
+    fn protect(&self, range: PageRange, protect: bool) -> Result<(), Errno> {
         match self {
-            Protector::Uffd(uffd) => write_protect(uffd, range, closed),
+            Protector::Uffd(uffd) => write_protect(uffd, range, protect),
             // SAFETY: the range was given as writable memory that stays so, and a write to it while
             // it is read-only is served by our trap.
-            Protector::Mprotect => unsafe { set_writable(range, !closed) },
+            Protector::Mprotect => unsafe { set_writable(range, !protect) },
         }
     }
 }
 
-/// Spans of memory whose pages are open or closed.
+/// Spans of memory whose pages are writable or write-protected.
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub spans: Spans,
     /// For spans that are mappings; a region's pages are protected through its pager.
     protector: Option<Protector>,
-    /// One bit a page: open.
-    open: Box<[AtomicU64]>,
+    /// One bit a page: marked writable.
+    writable: Box<[AtomicU64]>,
     /// Faults being served, by the generation they began in: even ones and odd ones. Whoever waits
     /// for those under way begins a new generation, and waits for the old one alone; new faults
     /// never hold it up.
@@ -114,13 +114,13 @@ impl Drop for Serving<'_> {
 }
 
 impl Guard {
-    /// All pages open.
+    /// All pages writable.
     pub fn new(spans: Spans, protector: Option<Protector>) -> Guard {
         let pages = spans.pages();
-        let open = (0..pages.div_ceil(64))
+        let writable = (0..pages.div_ceil(64))
             .map(|word| AtomicU64::new(bits(0, (pages - word * 64).min(64))));
         Guard {
-            open: open.collect(),
+            writable: writable.collect(),
             spans,
             protector,
             serving: [AtomicU32::new(0), AtomicU32::new(0)],
@@ -137,9 +137,9 @@ impl Guard {
         }
     }
 
-    /// Whether page `index` counts as closed.
-    pub fn is_closed(&self, index: usize) -> bool {
-        self.open[index / 64].load(SeqCst) & 1 << (index % 64) == 0
+    /// Whether page `index` counts as write-protected.
+    pub fn is_protected(&self, index: usize) -> bool {
+        self.writable[index / 64].load(SeqCst) & 1 << (index % 64) == 0
     }
 
     /// [`Guard::serving`] without waiting: none while faults are barred.
@@ -162,9 +162,9 @@ impl Guard {
         }
     }
 
-    /// Runs `f`, which closes pages, while no region's pager acts on what it saw before.
+    /// Runs `f`, which protects pages, while no region's pager acts on what it saw before.
     /// `ETIMEDOUT` when one does for a second.
-    pub fn closing(&self, f: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
+    pub fn protecting(&self, f: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
         let watches = || self.spans.regions().map(|region| &region.pager.watch);
         let result = match watches().all(|watch| watch.close_begins(PATIENCE)) {
             true => f(),
@@ -218,18 +218,18 @@ impl Guard {
         result
     }
 
-    /// Opens pages `from..to` of one span: unprotects, then marks. To be called while
-    /// [`Guard::serving`], or where no other close runs.
-    pub fn open(&self, from: usize, to: usize) -> Result<(), Errno> {
+    /// Makes pages `from..to` of one span writable: unprotects, then marks. To be called while
+    /// [`Guard::serving`], or where nobody protects.
+    pub fn unprotect(&self, from: usize, to: usize) -> Result<(), Errno> {
         // A region's clean pages must stay protected, and what is marked and protected only costs a
-        // fault: its pager opens pages by itself.
+        // fault: its pager unprotects pages by itself.
         let result = match &self.protector {
             Some(protector) if self.served(from).is_none() => {
                 protector.protect(self.spans.range(from, to), false)
             }
             _ => Ok(()),
         };
-        self.mark(from, to);
+        self.mark_writable(from, to);
         result
     }
 
@@ -238,24 +238,24 @@ impl Guard {
         self.spans.span(span).served.as_ref()
     }
 
-    /// Marks pages open that are unprotected.
-    pub fn mark(&self, from: usize, to: usize) {
+    /// Marks pages that are unprotected.
+    pub fn mark_writable(&self, from: usize, to: usize) {
         let mut index = from;
         while index < to {
             let end = ((index / 64 + 1) * 64).min(to);
-            self.open[index / 64].fetch_or(bits(index % 64, end - index), SeqCst);
+            self.writable[index / 64].fetch_or(bits(index % 64, end - index), SeqCst);
             index = end;
         }
     }
 
-    /// Marks all pages open. Right whatever is protected: what is marked and closed costs a fault.
-    pub fn mark_everything(&self) {
-        self.mark(0, self.spans.pages());
+    /// Marks all pages. Right whatever is protected: what is marked and protected costs a fault.
+    pub fn mark_all_writable(&self) {
+        self.mark_writable(0, self.spans.pages());
     }
 
-    /// Pages marked open.
-    pub fn open_pages(&self) -> usize {
-        self.open
+    /// Pages marked writable.
+    pub fn writable_pages(&self) -> usize {
+        self.writable
             .iter()
             .map(|word| word.load(SeqCst).count_ones() as usize)
             .sum()
@@ -263,10 +263,10 @@ impl Guard {
 
     /// Takes all marks away, without protecting: the caller protects everything after.
     pub fn clear_marks(&self) -> Result<(), Errno> {
-        self.open.iter().for_each(|word| word.store(0, SeqCst));
-        // Pages that were installed unprotected, as they were open, are there now and will be
+        self.writable.iter().for_each(|word| word.store(0, SeqCst));
+        // Pages that were installed unprotected, as they were marked, are there now and will be
         // protected with the others.
-        self.closing(|| Ok(()))
+        self.protecting(|| Ok(()))
     }
 
     /// Protects pages `from..to` of one span.
@@ -279,23 +279,26 @@ impl Guard {
         }
     }
 
-    /// Closes every open page, telling `was_open` the number of each word of marks and the marks in
-    /// it first. After an error everything counts as open.
-    pub fn close_open(&self, was_open: impl FnMut(usize, u64)) -> Result<(), Errno> {
-        self.try_close_open(was_open)
-            .inspect_err(|_| self.mark_everything())
+    /// Protects every writable page, telling `was_writable` the number of each word of marks and
+    /// the marks in it first. After an error everything counts as writable.
+    pub fn protect_writable(&self, was_writable: impl FnMut(usize, u64)) -> Result<(), Errno> {
+        self.try_protect_writable(was_writable)
+            .inspect_err(|_| self.mark_all_writable())
     }
 
     /// The same; after an error the caller marks everything.
-    pub fn try_close_open(&self, mut was_open: impl FnMut(usize, u64)) -> Result<(), Errno> {
+    pub fn try_protect_writable(
+        &self,
+        mut was_writable: impl FnMut(usize, u64),
+    ) -> Result<(), Errno> {
         // The run of pages to protect, gaps included, not yet protected.
         let mut pending: Option<(usize, usize)> = None;
-        for (number, word) in self.open.iter().enumerate() {
+        for (number, word) in self.writable.iter().enumerate() {
             if word.load(SeqCst) == 0 {
                 continue;
             }
             let marks = word.swap(0, SeqCst);
-            was_open(number, marks);
+            was_writable(number, marks);
             for (first, run) in runs(marks) {
                 let (from, to) = (number * 64 + first, number * 64 + first + run);
                 pending = match pending {
@@ -325,10 +328,10 @@ impl Guard {
     }
 
     /// Ends all protection.
-    pub fn open_everything(&self) {
+    pub fn unprotect_all(&self) {
         for number in 0..self.spans.iter().count() {
             let indexes = self.spans.indexes(number);
-            let _ = self.open(indexes.start, indexes.end);
+            let _ = self.unprotect(indexes.start, indexes.end);
         }
     }
 }
@@ -338,16 +341,15 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use pagetide_kernel::PAGE_SIZE;
-    use pagetide_kernel::own::Mapping;
 
     use super::*;
+    use crate::mapping::Mapping;
     use crate::memory::Memory;
 
     #[test]
     fn settling_waits_for_those_inside_and_for_nobody_who_comes_later() {
         let page = Mapping::new(PAGE_SIZE).unwrap();
-        // SAFETY: the page outlives what is told of it here.
-        let memory = unsafe { Memory::mapping("page", page.as_ptr(), PAGE_SIZE) }.unwrap();
+        let memory = Memory::mapping("page", &page).unwrap();
         let guard = Guard::new(Spans::new(vec![memory]).unwrap(), None);
         for round in 0..3 {
             let (inside, settled) = (guard.serving(), AtomicBool::new(false));

@@ -8,11 +8,14 @@ use pagetide_kernel::uffd::{Uffd, feature};
 use pagetide_kernel::{PageNumber, PageRange};
 use rustix::io::Errno;
 
-use super::faults::{Delivery, FaultSource, OnWrite, open_for_writes, register, unwatch, watch};
+use super::error::{TrackError, system};
+use super::faults::{FaultSource, OnWrite, open_for_writes, register, unwatch, watch};
 use super::guard::{Guard, Protector, runs};
-use super::memory::{Spans, TrackError, system};
+use super::memory::Memory;
+use super::method::Method;
 use super::presence::read_every_page;
-use super::tracker::Method;
+use super::spans::Spans;
+use pagetide_pager::region::Delivery;
 use pagetide_pager::watch::{Opened, Watcher};
 
 /// Marks pages as written.
@@ -30,23 +33,23 @@ impl OnWrite for Marker {
         let _serving = self.0.serving();
         // `mprotect` may be refused for want of mappings (vm.max_map_count): opening everything
         // needs one mapping only, and reports more as written than was, which is allowed.
-        let opened = self.0.open(index, index + 1).is_ok();
+        let opened = self.0.unprotect(index, index + 1).is_ok();
         if !opened {
-            self.0.open_everything();
+            self.0.unprotect_all();
         }
         opened
     }
 
     fn is_open(&self, page: PageNumber) -> bool {
         let index = self.0.spans.index(page);
-        index.is_some_and(|index| !self.0.is_closed(index))
+        index.is_some_and(|index| !self.0.is_protected(index))
     }
 }
 
 impl Watcher for Marker {
     fn is_closed(&self, page: PageNumber) -> bool {
         let index = self.0.spans.index(page);
-        index.is_some_and(|index| self.0.is_closed(index))
+        index.is_some_and(|index| self.0.is_protected(index))
     }
 
     fn open(&self, page: PageNumber, unprotect: &mut dyn FnMut()) -> Opened {
@@ -55,7 +58,7 @@ impl Watcher for Marker {
         };
         unprotect();
         if let Some(index) = self.0.spans.index(page) {
-            self.0.mark(index, index + 1);
+            self.0.mark_writable(index, index + 1);
         }
         Opened::Yes
     }
@@ -114,13 +117,17 @@ impl HandledTracker {
             marker,
             faults: Some(faults),
         };
-        tracker.take(|_| {})?;
+        tracker.take(|_, _, _| {})?;
         Ok(tracker)
     }
 
-    /// Reports the pages written since, and closes them. What could not be reported, because of an
-    /// error or because `found` panicked, is reported by the next take.
-    pub fn take(&mut self, mut found: impl FnMut(PageRange)) -> Result<(), TrackError> {
+    /// Reports the pages written since, each run with its span and the span's number, and protects
+    /// them again. What could not be reported, because of an error or because `found` panicked, is
+    /// reported by the next take.
+    pub fn take(
+        &mut self,
+        mut found: impl FnMut(usize, &Memory, PageRange),
+    ) -> Result<(), TrackError> {
         let guard = &self.marker.0;
         let words = guard.spans.pages().div_ceil(64);
         // SAFETY: the mapping holds so many words, zeros at first, and is this tracker's, which is
@@ -130,15 +137,18 @@ impl HandledTracker {
         // Faults wait meanwhile: a page opened and written while its mark is not set yet would be
         // reported one take late.
         guard
-            .barred(|| guard.closing(|| guard.close_open(|number, marks| taken[number] |= marks)))
+            .barred(|| {
+                guard.protecting(|| guard.protect_writable(|number, marks| taken[number] |= marks))
+            })
             .map_err(system("protecting memory"))?;
         for (number, word) in taken.iter_mut().enumerate() {
             for (first, count) in runs(*word) {
                 let (mut index, end) = (number * 64 + first, number * 64 + first + count);
                 while index < end {
-                    let span_end = guard.spans.indexes(guard.spans.span_of(index)).end;
-                    found(guard.spans.range(index, span_end.min(end)));
-                    index = span_end.min(end);
+                    let span = guard.spans.span_of(index);
+                    let to = guard.spans.indexes(span).end.min(end);
+                    found(span, guard.spans.span(span), guard.spans.range(index, to));
+                    index = to;
                 }
             }
             *word = 0;
@@ -149,7 +159,7 @@ impl HandledTracker {
 
 impl Drop for HandledTracker {
     fn drop(&mut self) {
-        self.marker.0.open_everything();
+        self.marker.0.unprotect_all();
         unwatch(&self.marker.0.spans);
         drop(self.faults.take());
     }

@@ -6,7 +6,7 @@ use pagetide_kernel::uffd::{self, Uffd, feature};
 use pagetide_kernel::{PageRange, each_gap};
 use rustix::io::Errno;
 
-use super::memory::{TrackError, system};
+use super::error::{TrackError, system};
 
 /// Tells of pages what protecting them depends on.
 #[derive(Debug)]

@@ -7,40 +7,15 @@ use pagetide_kernel::uffd::{self, Uffd, feature};
 use pagetide_kernel::{PAGE_SIZE, PageRange};
 use rustix::io::Errno;
 
+use super::error::{TrackError, system};
 use super::faults::register;
 use super::handled::HandledTracker;
-use super::memory::{Memory, Spans, TrackError, system};
-
-/// How writes are noticed, best first. Costs are those of a first write to a page after a
-/// [`DirtyTracker::take`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
-    /// `WP_ASYNC` and `PAGEMAP_SCAN` (Linux 6.7): the kernel takes note by itself; under a
-    /// microsecond. Any memory, private file mappings too.
-    Async,
-    /// Write-protect faults served by a thread, absent pages protected with `WP_UNPOPULATED` (6.4).
-    WriteProtectUnpopulated,
-    /// The same with every page read beforehand, so that none is absent (5.7; shared memory 5.19).
-    /// Takes time at the start, and page tables.
-    PreRead,
-    /// `mprotect` and a SIGSEGV handler: anywhere. A system call that writes to a protected page
-    /// gets `EFAULT`. When the process would have more than `vm.max_map_count` mappings, all pages
-    /// are reported as written.
-    Mprotect,
-    /// The pager of a [`Region`](pagetide_pager::region::Region), whose own write-protect faults
-    /// they are. For regions, and for nothing else.
-    Pager,
-}
+use super::mapping::Mapping;
+use super::memory::Memory;
+use super::method::Method;
+use super::spans::Spans;
 
 impl Method {
-    /// All for mappings, best first.
-    pub const ALL: [Method; 4] = [
-        Method::Async,
-        Method::WriteProtectUnpopulated,
-        Method::PreRead,
-        Method::Mprotect,
-    ];
-
     /// The best that works for private anonymous memory of this process, found by making a tracker
     /// over a scratch page and writing to it.
     pub fn best() -> Option<Method> {
@@ -51,28 +26,14 @@ impl Method {
 
     /// Tries the method on a scratch page.
     pub fn works(self) -> Result<(), TrackError> {
-        let scratch = pagetide_kernel::own::Mapping::new(PAGE_SIZE).map_err(system("mmap"))?;
-        // SAFETY: the scratch page outlives the tracker and is known to nobody else.
-        let memory = unsafe { Memory::mapping("scratch", scratch.as_ptr(), PAGE_SIZE) }?;
+        let mut scratch = Mapping::new(PAGE_SIZE)?;
+        let memory = Memory::mapping("scratch", &scratch)?;
         let mut tracker = DirtyTracker::with_method(self, vec![memory])?;
-        // SAFETY: ours, and mapped writable.
-        unsafe { scratch.as_ptr().write_volatile(1) };
+        scratch.as_mut_slice()[0] = std::hint::black_box(1);
         match tracker.take()?.len() {
             1 => Ok(()),
             _ => Err(TrackError::Method(self, Errno::IO)),
         }
-    }
-}
-
-impl fmt::Display for Method {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Method::Async => "WP_ASYNC and PAGEMAP_SCAN",
-            Method::WriteProtectUnpopulated => "WP_UNPOPULATED and handled faults",
-            Method::PreRead => "reading every page, then handled faults",
-            Method::Mprotect => "mprotect and SIGSEGV",
-            Method::Pager => "the region's pager",
-        })
     }
 }
 
@@ -85,6 +46,40 @@ enum Way {
     Handled(HandledTracker),
 }
 
+/// Whole pages that were written, one after the other.
+///
+/// ```
+/// use pagetide::track::DirtyRange;
+///
+/// /// What changed, to be sent to a copy of the table.
+/// fn changed<'t>(table: &'t [u8], written: &DirtyRange) -> &'t [u8] {
+///     &table[written.offsets.clone()]
+/// }
+/// let written = DirtyRange { span: 0, offsets: 0..4096, addresses: 0x7000..0x8000 };
+/// assert_eq!(changed(&[0; 8192], &written).len(), written.len());
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DirtyRange {
+    /// Which of the spans that the tracker was made with, counted from 0.
+    pub span: usize,
+    /// Bytes from the beginning of that span.
+    pub offsets: Range<usize>,
+    /// Their addresses.
+    pub addresses: Range<usize>,
+}
+
+impl DirtyRange {
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Never true: what was written is at least a page.
+    pub fn is_empty(&self) -> bool {
+        self.offsets.is_empty()
+    }
+}
+
 /// Tells which pages of some memory were written since it was last asked, untouched pages included.
 ///
 /// A write between two takes is reported by the second, by the first if that was under way, or by
@@ -93,11 +88,24 @@ enum Way {
 /// A page that the program empties (`MADV_DONTNEED`) counts as written with [`Method::Async`]. With
 /// the others memory must not be emptied while it is tracked: the kernel drops the protection along
 /// with the page, and later writes to it would be missed.
+///
+/// ```
+/// use pagetide::track::{DirtyTracker, Mapping, Memory};
+///
+/// let mut table = Mapping::new(1 << 20)?;
+/// let mut tracker = DirtyTracker::new(vec![Memory::mapping("table", &table)?])?;
+/// table.as_mut_slice()[5000] = 1;
+/// for range in tracker.take()? {
+///     println!("to be sent: bytes {:?}", range.offsets); // 4096..8192
+/// }
+/// assert!(tracker.take()?.is_empty(), "nothing was written since");
+/// # Ok::<(), pagetide::track::TrackError>(())
+/// ```
 pub struct DirtyTracker {
     method: Method,
     way: Way,
     /// Found by a take that failed.
-    unreported: Vec<Range<usize>>,
+    unreported: Vec<DirtyRange>,
 }
 
 impl DirtyTracker {
@@ -144,19 +152,19 @@ impl DirtyTracker {
         self.method
     }
 
-    /// The address ranges written since the last take (or since the tracker was made), whole pages,
-    /// in the order the memory was given in.
+    /// What was written since the last take (or since the tracker was made), in the order the
+    /// memory was given in.
     ///
     /// # Errors
     /// When the kernel fails; what was found until then is reported by the next take.
-    pub fn take(&mut self) -> Result<Vec<Range<usize>>, TrackError> {
-        let mut ranges = std::mem::take(&mut self.unreported);
-        let result = self.take_pages(|run| {
-            let run = run.address()..run.address() + run.bytes();
-            match ranges.last_mut() {
-                Some(last) if last.end == run.start => last.end = run.end,
-                _ => ranges.push(run),
+    pub fn take(&mut self) -> Result<Vec<DirtyRange>, TrackError> {
+        let mut ranges: Vec<DirtyRange> = std::mem::take(&mut self.unreported);
+        let result = self.take_each(|run| match ranges.last_mut() {
+            Some(last) if (last.span, last.offsets.end) == (run.span, run.offsets.start) => {
+                last.offsets.end = run.offsets.end;
+                last.addresses.end = run.addresses.end;
             }
+            _ => ranges.push(run),
         });
         match result {
             Ok(()) => Ok(ranges),
@@ -167,18 +175,32 @@ impl DirtyTracker {
         }
     }
 
-    /// Calls `found` with each run of pages written since the last take.
-    pub fn take_pages(&mut self, mut found: impl FnMut(PageRange)) -> Result<(), TrackError> {
+    /// Calls `found` with what was written since the last take, in pieces, without allocating.
+    ///
+    /// # Errors
+    /// When the kernel fails.
+    pub fn take_each(&mut self, mut found: impl FnMut(DirtyRange)) -> Result<(), TrackError> {
+        let in_span = |span: usize, memory: &Memory, run: PageRange| {
+            let offset = run.address() - memory.range.address();
+            DirtyRange {
+                span,
+                offsets: offset..offset + run.bytes(),
+                addresses: run.address()..run.address() + run.bytes(),
+            }
+        };
         match &mut self.way {
             Way::Async { pagemap, spans, .. } => {
-                for span in spans.iter() {
+                for (number, span) in spans.iter().enumerate() {
+                    let found = |run| found(in_span(number, span, run));
                     pagemap
-                        .written(span.range, true, &mut found)
+                        .written(span.range, true, found)
                         .map_err(system("PAGEMAP_SCAN"))?;
                 }
                 Ok(())
             }
-            Way::Handled(tracker) => tracker.take(found),
+            Way::Handled(tracker) => {
+                tracker.take(|number, span, run| found(in_span(number, span, run)))
+            }
         }
     }
 }

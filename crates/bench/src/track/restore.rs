@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::lazy::{LazyPlan, Restored, restore as restore_lazily};
-use pagetide::track::snapshot::restore::read_region;
-use pagetide::track::snapshot::working_set::WorkingSet;
+use pagetide::track::{
+    LazyPlan, Restored, WorkingSet, read_region_with, restore as restore_lazily,
+};
 use serde::{Deserialize, Serialize};
 
 use super::scratch::scratch_file;
@@ -98,7 +98,8 @@ fn once(size: usize, path: &Path, places: &[usize], set: &WorkingSet) -> Result<
     let mut into = Plain::new(size, HugePages::Never)?;
     let begun = Instant::now();
     let image = Image::open(path).map_err(Error::other)?;
-    read_region(&image, "data", into.bytes_mut(), 0, &AtomicU64::new(0)).map_err(Error::other)?;
+    read_region_with(&image, "data", into.bytes_mut(), 0, &AtomicU64::new(0))
+        .map_err(Error::other)?;
     let eager_us = us(begun);
     drop(into);
     let begun = Instant::now();
@@ -137,12 +138,10 @@ fn lazily(path: &Path, plan: LazyPlan) -> Result<Restored> {
 
 /// Reads a byte of page `page` of the region `data`.
 fn touch(restored: &Restored, page: usize) -> u8 {
-    let (address, len) = restored
+    let data = restored
         .region("data")
         .expect("the benchmark wrote this region");
-    assert!(page < len / PAGE_BYTES);
-    // SAFETY: within the region, which lives as long as `restored`.
-    unsafe { address.add(page * PAGE_BYTES).read_volatile() }
+    std::hint::black_box(data.as_slice()[page * PAGE_BYTES])
 }
 
 fn touch_all(restored: &Restored, places: &[usize]) {

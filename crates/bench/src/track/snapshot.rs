@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
+use pagetide::Delivery;
 use pagetide::track::snapshot::Plan as SnapshotPlan;
-use pagetide::track::{Delivery, ParkThreads, Snapshotter};
+use pagetide::track::{ParkThreads, Snapshotter};
 
 use super::fork::Child;
 use super::scratch::{check_plot, scratch_file};

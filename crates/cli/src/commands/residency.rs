@@ -29,7 +29,7 @@ pub fn residency(named: &[PathBuf], json: bool) -> Result<u8, Failure> {
             Ok(residency) => all.push((path, residency)),
             Err(error) => failures.push(Failure::new(
                 Exit::Store,
-                format!("{}: cannot be looked at ({error})", path.display()),
+                format!("{}: cannot be looked at ({})", path.display(), error.cause),
             )),
         }
     }

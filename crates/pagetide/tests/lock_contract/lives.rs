@@ -205,3 +205,18 @@ fn a_page_is_locked_until_its_last_owner_lets_go() {
         assert_eq!(vmlck(), 0);
     });
 }
+
+#[test]
+fn what_is_held_can_be_written() {
+    in_child(|| {
+        let start = map(4);
+        // SAFETY: mapped, and used through this slice alone.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, 4 * PAGE) };
+        let mut held = calls::hold_mut(&mut bytes[PAGE..3 * PAGE], Mode::OnFault).unwrap();
+        held.fill(7);
+        assert_eq!((held[2 * PAGE - 1], held.locked_bytes()), (7, 2 * PAGE));
+        assert_eq!(locked_pages(start, 4), [false, true, true, false]);
+        drop(held);
+        assert_eq!((bytes[PAGE], vmlck()), (7, 0));
+    });
+}

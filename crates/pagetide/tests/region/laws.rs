@@ -1,10 +1,10 @@
 // Included once for each delivery; DELIVERY names it.
-use pagetide::{Builder, Region};
+use pagetide::{Region, RegionBuilder};
 use proptest::prelude::*;
 
 const PAGE: usize = 4096;
 
-fn builder() -> Builder {
+fn builder() -> RegionBuilder {
     Region::builder().delivery(DELIVERY)
 }
 
@@ -237,11 +237,13 @@ proptest! {
     fn any_sequence_of_operations_leaves_the_bytes_right(steps in steps(), budget in 1u64..40) {
         const PAGES: usize = 128;
         prop_assume!(can_page());
-        let mut region = builder().length(PAGES * PAGE).resident(budget * PAGE as u64).build().unwrap();
+        let builder = builder().length(PAGES * PAGE).resident(budget * PAGE as u64);
+        let mut region = builder.build().unwrap();
         let mut model = [0u8; PAGES];
         for step in steps {
             let page = |p: u16| p as usize % PAGES;
-            let range = |p: u16, n: u8| page(p) * PAGE..((page(p) + n as usize % 20).min(PAGES)) * PAGE;
+            let end = |p: u16, n: u8| (page(p) + n as usize % 20).min(PAGES);
+            let range = |p: u16, n: u8| page(p) * PAGE..end(p, n) * PAGE;
             match step {
                 Step::Write(p, v) => {
                     model[page(p)] = v;
@@ -249,7 +251,7 @@ proptest! {
                 }
                 Step::Check(p) => {
                     let bytes = &region.as_slice()[page(p) * PAGE..][..PAGE];
-                    prop_assert!(bytes.iter().all(|b| *b == model[page(p)]), "page {} does not hold {}", page(p), model[page(p)]);
+                    prop_assert!(bytes.iter().all(|b| *b == model[page(p)]), "page {}", page(p));
                 }
                 Step::Evict(p, n) => region.evict(range(p, n)).unwrap(),
                 Step::Prefetch(p, n) => region.prefetch(range(p, n)).unwrap(),
@@ -257,7 +259,8 @@ proptest! {
             }
         }
         for (page, value) in model.iter().enumerate() {
-            prop_assert!(region.as_slice()[page * PAGE..][..PAGE].iter().all(|b| b == value), "page {page} does not hold {value}");
+            let bytes = &region.as_slice()[page * PAGE..][..PAGE];
+            prop_assert!(bytes.iter().all(|b| b == value), "page {page} does not hold {value}");
         }
         std::thread::sleep(std::time::Duration::from_millis(2));
         let audit = region.pager().audit().unwrap();
@@ -268,11 +271,17 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
     #[test]
-    fn a_store_that_refuses_pages_for_a_while_loses_nothing(steps in steps(), budget in 1u64..40, after in 1u32..200, count in 1u32..7) {
+    fn a_store_that_refuses_pages_for_a_while_loses_nothing(
+        steps in steps(),
+        budget in 1u64..40,
+        after in 1u32..200,
+        count in 1u32..7,
+    ) {
         const PAGES: usize = 128;
         prop_assume!(can_page());
         let uri = format!("fault:put-fail-after={after},put-fail-count={count}:ram:");
-        let mut region = builder().length(PAGES * PAGE).resident(budget * PAGE as u64).store_uri(&uri).build().unwrap();
+        let builder = builder().length(PAGES * PAGE).resident(budget * PAGE as u64);
+        let mut region = builder.store_uri(&uri).build().unwrap();
         let mut model = [0u8; PAGES];
         for step in steps {
             let page = |p: u16| p as usize % PAGES;
@@ -285,14 +294,15 @@ proptest! {
                 }
                 Step::Check(p) => {
                     let bytes = &region.as_slice()[page(p) * PAGE..][1..PAGE];
-                    prop_assert!(bytes.iter().all(|b| *b == model[page(p)]), "page {} does not hold {}", page(p), model[page(p)]);
+                    prop_assert!(bytes.iter().all(|b| *b == model[page(p)]), "page {}", page(p));
                 }
                 Step::Evict(p, _) => region.evict(page(p) * PAGE..(page(p) + 1) * PAGE).unwrap(),
                 _ => {}
             }
         }
         for (page, value) in model.iter().enumerate() {
-            prop_assert!(region.as_slice()[page * PAGE..][1..PAGE].iter().all(|b| b == value), "page {page} does not hold {value}");
+            let bytes = &region.as_slice()[page * PAGE..][1..PAGE];
+            prop_assert!(bytes.iter().all(|b| b == value), "page {page} does not hold {value}");
         }
         let audit = region.pager().audit().unwrap();
         prop_assert!(audit.holds(), "{audit:?}");
@@ -322,8 +332,8 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
     for policy in pagetide::Policy::ALL {
         let region = numbered(pages, budget, policy);
         let check = |page: usize| {
-            let bytes = &region.as_slice()[page * PAGE..][..8];
-            assert_eq!(u64::from_le_bytes(bytes.try_into().unwrap()), word(7, page as u64), "page {page}");
+            let bytes = region.as_slice()[page * PAGE..][..8].try_into().unwrap();
+            assert_eq!(u64::from_le_bytes(bytes), word(7, page as u64), "page {page}");
         };
         let before = region.stats();
         (0..pages).for_each(check);
@@ -352,7 +362,8 @@ fn no_more_pages_read_ahead_are_used_than_were_read_ahead() {
             std::hint::black_box(sum.fold(0u8, |sum, byte| sum.wrapping_add(*byte)));
         }
         let stats = region.stats();
-        assert!(stats.prefetch_hits > 0 && stats.prefetch_hits <= stats.prefetched_pages, "{policy:?}: {stats:?}");
+        let used = stats.prefetch_hits > 0 && stats.prefetch_hits <= stats.prefetched_pages;
+        assert!(used, "{policy:?}: {stats:?}");
     }
 }
 

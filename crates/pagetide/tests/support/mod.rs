@@ -1,5 +1,6 @@
 //! What the tests of tracking share: plain memory, and saying loudly what could not run.
 #![allow(dead_code)] // each test file uses its own part of this
+pub mod labels;
 pub mod masked;
 #[path = "../../../cli/tests/support/patience.rs"]
 pub mod patience;
@@ -9,6 +10,7 @@ pub mod snapshots;
 use std::io::Write as _;
 use std::path::PathBuf;
 
+use pagetide::track::DirtyRange;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 pub const PAGE: usize = 4096;
@@ -71,6 +73,14 @@ impl Drop for Plain {
         // SAFETY: ours, and nobody holds its address any more.
         let _ = unsafe { munmap(self.address.cast(), self.len) };
     }
+}
+
+/// The pages that a tracker reports of its only span.
+pub fn pages_of(written: &[DirtyRange]) -> Vec<usize> {
+    let offsets = written
+        .iter()
+        .flat_map(|range| range.offsets.clone().step_by(PAGE));
+    offsets.map(|offset| offset / PAGE).collect()
 }
 
 /// A small generator (splitmix64): tests name their seeds.

@@ -1,13 +1,10 @@
 //! What the tests of tracked regions share.
-use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
-use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::restore::read_region;
 use pagetide::track::{Memory, Snapshotter};
 use pagetide::{Delivery, Region};
 
-use super::{PAGE, Plain, skipped};
+use super::{PAGE, skipped};
 
 pub const DELIVERIES: [Delivery; 2] = [Delivery::Thread, Delivery::Signal];
 
@@ -34,10 +31,4 @@ pub fn word(region: &Region, page: usize, index: usize) -> &AtomicU64 {
     assert!(page < region.len() / PAGE && index < PAGE / 8);
     // SAFETY: aligned, within the region, and the tests access it by atomics alone.
     unsafe { &*region.as_ptr().add(page * PAGE + index * 8).cast() }
-}
-
-pub fn restored(path: &Path, pages: usize) -> Plain {
-    let (image, into) = (Image::open(path).unwrap(), Plain::new(pages));
-    read_region(&image, "memory", into.bytes_mut(), 0, &AtomicU64::new(0)).unwrap();
-    into
 }

@@ -1,19 +1,20 @@
 //! What the tests of snapshots share.
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::restore::read_region;
+use pagetide::Delivery;
 use pagetide::track::snapshot::sink::Sink;
-use pagetide::track::{Delivery, Memory, Snapshotter};
+use pagetide::track::{Hold, Image, Memory, ParkThreads, Snapshotter, read_region};
+use pagetide_kernel::park::ParkError;
 
+use super::patience::up_to;
 use super::{Plain, skipped};
 
 pub fn memory(plain: &Plain, name: &str) -> Memory {
     // SAFETY: the tests keep the mapping until the snapshotter is gone.
-    unsafe { Memory::mapping(name, plain.address, plain.len) }.unwrap()
+    unsafe { Memory::from_raw_parts(name, plain.address, plain.len) }.unwrap()
 }
 
 pub fn snapshotter(plain: &Plain, delivery: Delivery, incremental: bool) -> Option<Snapshotter> {
@@ -42,9 +43,24 @@ pub fn no_hold(arm: &mut dyn FnMut()) {
     arm();
 }
 
+/// Arms by a closure while all other threads are parked.
+pub struct Parked<F>(pub F);
+
+impl<F: FnOnce(&mut dyn FnMut())> Hold for Parked<F> {
+    fn hold(self, arm: &mut dyn FnMut()) -> Result<(), ParkError> {
+        let mut inner = Some(self.0);
+        let patience = up_to(30);
+        ParkThreads { patience }.hold(&mut || {
+            if let Some(inner) = inner.take() {
+                inner(arm);
+            }
+        })
+    }
+}
+
 pub fn restored(path: &Path, pages: usize) -> Plain {
     let (image, into) = (Image::open(path).unwrap(), Plain::new(pages));
-    read_region(&image, "memory", into.bytes_mut(), 0, &AtomicU64::new(0)).unwrap();
+    read_region(&image, "memory", into.bytes_mut()).unwrap();
     into
 }
 

@@ -1,4 +1,4 @@
-//! Arming: write-protecting everything that is open, with the help of a few threads when that is
+//! Arming: write-protecting all that is writable, with the help of a few threads when that is
 //! much.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
@@ -9,25 +9,25 @@ use pagetide_kernel::sync::Doorbell;
 use rustix::io::Errno;
 
 use super::copy_aside::Shared;
-use super::place::Place;
-use crate::memory::{TrackError, system};
+use super::placement::Placement;
+use crate::error::{TrackError, system};
 use crate::threads;
 
 /// Pages protected by one system call, at most: 8 MiB, so that the helpers share the work evenly,
 /// and writers are not held up for long.
 const CHUNK_PAGES: usize = 2048;
-/// More open pages than a part in so many are protected with the rest of the memory, by large
+/// More writable pages than a part in so many are protected with the rest of the memory, by large
 /// ranges; fewer one by one. A single page costs as much as twenty of a range while there is nobody
 /// to interrupt, and as much as some hundred while writers run elsewhere: each call then interrupts
 /// their processors.
-const MOST_OPEN_HELD: usize = 16;
-const MOST_OPEN_RUNNING: usize = 256;
+const MOST_WRITABLE_HELD: usize = 16;
+const MOST_WRITABLE_RUNNING: usize = 256;
 /// More helpers than this do not make the kernel faster.
 const HELPERS_MAX: usize = 3;
 
-/// Rounds of closing at most while writers go on, and how many open pages are few enough.
+/// Rounds of protecting at most while writers go on, and how many writable pages are few enough.
 const ROUNDS_MAX: usize = 8;
-const FEW_OPEN_PAGES: usize = 32;
+const FEW_WRITABLE_PAGES: usize = 32;
 
 /// What the writers do while memory is armed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,77 +104,76 @@ impl Armer {
         Ok(armer)
     }
 
-    /// Closes every open page while the writers hold still; after an error everything counts as
-    /// open. Allocates nothing: other threads may be parked. One at a time.
-    pub fn close_all(&self) -> Result<(), Errno> {
-        self.work.close_all(Writers::Held, &mut || {})
+    /// Protects every writable page while the writers hold still; after an error everything counts
+    /// as writable. Allocates nothing: other threads may be parked. One at a time.
+    pub fn protect_all(&self) -> Result<(), Errno> {
+        self.work.protect_all(Writers::Held, &mut || {})
     }
 
-    /// Closes open pages, while writers go on, until few are open or a round leaves hardly fewer.
-    /// Returns how many are open now. A thread of its own does it, which may go where the writer
+    /// Protects writable pages, while writers go on, until few are left or a round leaves hardly
+    /// fewer. Returns how many are left. A thread of its own does it, which may go where the writer
     /// is. One at a time.
-    pub fn close_most(&self) -> Result<usize, TrackError> {
+    pub fn protect_most(&self) -> Result<usize, TrackError> {
         let (tell, told) = channel();
         let work = Arc::clone(&self.work);
         let thread = threads::start("pagetide-arm", move || {
             // Nobody listens only if the caller has panicked.
-            let _ = tell.send(work.close_most());
+            let _ = tell.send(work.protect_most());
         })?;
-        let closed = told.recv();
+        let left = told.recv();
         let _ = thread.join();
-        closed
-            .unwrap_or(Err(Errno::IO))
+        left.unwrap_or(Err(Errno::IO))
             .map_err(system("write-protecting memory"))
     }
 }
 
 impl Work {
-    fn close_most(&self) -> Result<usize, Errno> {
-        let mut place = Place::new(&self.shared);
-        let mut open = usize::MAX;
+    fn protect_most(&self) -> Result<usize, Errno> {
+        let mut placement = Placement::new(&self.shared);
+        let mut before = usize::MAX;
         for _ in 0..ROUNDS_MAX {
-            let writers = match place.shares() {
+            let writers = match placement.shares() {
                 true => Writers::Beside,
                 false => Writers::Running,
             };
-            self.close_all(writers, &mut || place.share_in_turns())?;
-            let now = self.shared.guard.open_pages();
+            self.protect_all(writers, &mut || placement.share_in_turns())?;
+            let now = self.shared.guard.writable_pages();
             // Few, or hardly fewer: what is written in the time of a round is what remains, and a
             // page is protected more cheaply when nobody writes.
-            if now <= FEW_OPEN_PAGES || now > open / 2 {
+            if now <= FEW_WRITABLE_PAGES || now > before / 2 {
                 return Ok(now);
             }
-            open = now;
+            before = now;
         }
-        Ok(open)
+        Ok(before)
     }
 
     /// Calls `between` between pieces of work.
-    fn close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
-        self.try_close_all(writers, between).inspect_err(|_| {
+    fn protect_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
+        self.try_protect_all(writers, between).inspect_err(|_| {
             let shared = &self.shared;
-            // A snapshot that is being swept needs what is opened here unsaved. Said first: what is
-            // opened was open after that.
+            // A snapshot that is being swept needs what becomes writable here unsaved. Said first:
+            // what does was writable after that.
             shared.failed.store(true, SeqCst);
-            // A region's page that counts as open is opened without our being told.
+            // A region's page that counts as writable is written without our being told.
             shared
                 .pages
                 .set_written(0, shared.guard.spans.pages(), shared.phase().epoch);
-            shared.guard.mark_everything();
+            shared.guard.mark_all_writable();
         })
     }
 
-    fn try_close_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
+    fn try_protect_all(&self, writers: Writers, between: &mut dyn FnMut()) -> Result<(), Errno> {
         let guard = &self.shared.guard;
         let part = match writers {
-            Writers::Held | Writers::Beside => MOST_OPEN_HELD,
-            Writers::Running => MOST_OPEN_RUNNING,
+            Writers::Held | Writers::Beside => MOST_WRITABLE_HELD,
+            Writers::Running => MOST_WRITABLE_RUNNING,
         };
-        if guard.open_pages() * part < guard.spans.pages() {
+        if guard.writable_pages() * part < guard.spans.pages() {
             // The pagers of regions wait meanwhile: no turns are taken then.
             let mut between = Some(between).filter(|_| guard.spans.regions().next().is_none());
             let mut between = |_, _| _ = between.as_mut().map(|between| between());
-            return guard.closing(|| guard.try_close_open(&mut between));
+            return guard.protecting(|| guard.try_protect_writable(&mut between));
         }
         guard.clear_marks()?;
         self.errno.store(0, SeqCst);

@@ -8,9 +8,9 @@ use pagetide_kernel::uffd::Uffd;
 use pagetide_kernel::{PAGE_SIZE, PageNumber};
 
 use super::pages::{Held, Pages, Phase};
-use super::place::Writers;
 use super::pool::{Pool, SlotIndex};
 use super::start::Start;
+use super::writers::Writers;
 use crate::faults::OnWrite;
 use crate::guard::Guard;
 use pagetide_pager::watch::{Opened, Watcher};
@@ -95,8 +95,8 @@ impl Shared {
             return self.pool.give_back(slot);
         }
         let page = self.guard.spans.page(index).address() as *const u8;
-        // SAFETY: the page is one of the spans', which stay mapped; it is closed while its lock is
-        // held and it is needed, so nobody writes to it. The slot is ours until filled.
+        // SAFETY: the page is one of the spans', which stay mapped; it is protected while its lock
+        // is held and it is needed, so nobody writes to it. The slot is ours until filled.
         unsafe { std::ptr::copy_nonoverlapping(page, self.pool.room(slot), PAGE_SIZE) };
         held.set_saved(phase.epoch);
         self.copies.fetch_add(1, SeqCst);
@@ -144,14 +144,14 @@ impl OnWrite for Shared {
             held.set_saved(phase.epoch);
         }
         let before = now_ns();
-        let opened = self.guard.open(index, index + 1);
+        let opened = self.guard.unprotect(index, index + 1);
         self.writers.note_opening(now_ns() - before);
         opened.is_ok()
     }
 
     fn is_open(&self, page: PageNumber) -> bool {
         let index = self.guard.spans.index(page);
-        index.is_some_and(|index| !self.guard.is_closed(index))
+        index.is_some_and(|index| !self.guard.is_protected(index))
     }
 
     fn note_faulting_thread(&self) {
@@ -163,7 +163,7 @@ impl OnWrite for Shared {
 impl Watcher for Shared {
     fn is_closed(&self, page: PageNumber) -> bool {
         let index = self.guard.spans.index(page);
-        index.is_some_and(|index| self.guard.is_closed(index))
+        index.is_some_and(|index| self.guard.is_protected(index))
     }
 
     fn open(&self, page: PageNumber, unprotect: &mut dyn FnMut()) -> Opened {
@@ -193,7 +193,7 @@ impl Watcher for Shared {
             held.set_saved(phase.epoch);
         }
         unprotect();
-        self.guard.mark(index, index + 1);
+        self.guard.mark_writable(index, index + 1);
         Opened::Yes
     }
 

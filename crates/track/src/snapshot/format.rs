@@ -1,8 +1,18 @@
 //! The snapshot file's fixed parts, byte by byte. `docs/snapshot-format.md` describes the whole.
 //!
 //! All numbers are little-endian. Nothing here reads or writes files.
+//!
+//! ```
+//! use pagetide::track::snapshot::format::{Header, SnapshotId};
+//!
+//! let (id, parent) = (SnapshotId::random(), SnapshotId::NONE);
+//! let header = Header { id, parent, created_ns: 0 };
+//! assert_eq!(Header::decode(&header.encode()), Ok(header));
+//! ```
 use pagetide_kernel::PAGE_SIZE;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::error::debug_is_display;
 
 /// First bytes of a snapshot file.
 pub const MAGIC: [u8; 8] = *b"PTSNAP\r\n";
@@ -14,8 +24,6 @@ pub const VERSION: u32 = 1;
 pub const HEADER_BYTES: usize = 128;
 /// Bytes in the trailer.
 pub const TRAILER_BYTES: usize = 64;
-/// Bytes of the directory's fixed beginning.
-pub const DIRECTORY_HEAD_BYTES: usize = 18;
 /// Bytes of a block's entry in the directory.
 pub const BLOCK_BYTES: usize = 24;
 /// Bytes of a run's entry in the directory.
@@ -30,7 +38,14 @@ pub const REGION_PAGES_MAX: u64 = 1 << 40;
 pub const ZEROS: u32 = u32::MAX;
 
 /// Names a snapshot, for good: 16 random bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+///
+/// ```
+/// use pagetide::track::SnapshotId;
+///
+/// assert_ne!(SnapshotId::random(), SnapshotId::random());
+/// assert_eq!(SnapshotId::NONE.to_string(), "0".repeat(32));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct SnapshotId(pub [u8; 16]);
 
 impl SnapshotId {
@@ -59,11 +74,7 @@ impl std::fmt::Display for SnapshotId {
     }
 }
 
-impl std::fmt::Debug for SnapshotId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self}")
-    }
-}
+debug_is_display!(SnapshotId);
 
 /// How a block's bytes are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -279,7 +290,7 @@ impl Directory {
     /// As written.
     pub fn encode(&self) -> Vec<u8> {
         let tables = self.blocks.len() * BLOCK_BYTES + self.runs.len() * RUN_BYTES;
-        let mut bytes = Vec::with_capacity(DIRECTORY_HEAD_BYTES + 512 + tables);
+        let mut bytes = Vec::with_capacity(512 + tables);
         bytes.extend((self.regions.len() as u32).to_le_bytes());
         bytes.extend((self.blocks.len() as u32).to_le_bytes());
         bytes.extend((self.runs.len() as u64).to_le_bytes());
@@ -313,7 +324,6 @@ impl Directory {
     /// As read; blocks lie between the header and `data_end`. Allocates no more than a few times
     /// the length of `bytes`.
     pub fn decode(bytes: &[u8], data_end: u64) -> Result<Directory, Wrong> {
-        let shape = |what| Wrong::Shape("directory", what);
         let mut rest = Rest(bytes);
         let counts = rest.take(16)?;
         let (regions, blocks) = (u32_at(counts, 0) as usize, u32_at(counts, 4) as usize);
@@ -340,9 +350,8 @@ impl Directory {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(shape("two regions have one name"));
         }
-        let table = blocks
-            .checked_mul(BLOCK_BYTES)
-            .ok_or(shape("too many blocks"))?;
+        let table = blocks.checked_mul(BLOCK_BYTES);
+        let table = table.ok_or(shape("too many blocks"))?;
         let mut end = HEADER_BYTES as u64;
         for entry in rest.take(table)?.chunks_exact(BLOCK_BYTES) {
             let block = decode_block(entry)?;
@@ -358,15 +367,13 @@ impl Directory {
             let run = directory.decode_run(entry)?;
             directory.runs.push(run);
         }
-        if rest.0.is_empty() {
-            Ok(directory)
-        } else {
-            Err(shape("it goes on after its end"))
+        match rest.0.is_empty() {
+            true => Ok(directory),
+            false => Err(shape("it goes on after its end")),
         }
     }
 
     fn decode_run(&self, entry: &[u8]) -> Result<Run, Wrong> {
-        let shape = |what| Wrong::Shape("directory", what);
         let run = Run {
             region: u32_at(entry, 0),
             pages: u32_at(entry, 4),
@@ -374,17 +381,17 @@ impl Directory {
             block: u32_at(entry, 16),
             first_in_block: u32_at(entry, 20),
         };
-        let region = self
-            .regions
-            .get(run.region as usize)
-            .ok_or(shape("a run's region"))?;
+        let region = self.regions.get(run.region as usize);
+        let region = region.ok_or(shape("a run's region"))?;
         let end = run.first.checked_add(u64::from(run.pages));
         if run.pages == 0 || end.is_none_or(|end| end > region.pages) {
             return Err(shape("a run is outside its region"));
         }
         if run.block != ZEROS {
-            let block = self.blocks.get(run.block as usize);
-            let block = block.ok_or(shape("a run's block"))?;
+            let block = self
+                .blocks
+                .get(run.block as usize)
+                .ok_or(shape("a run's block"))?;
             if u64::from(run.first_in_block) + u64::from(run.pages) > u64::from(block.pages) {
                 return Err(shape("a run is outside its block"));
             }
@@ -399,13 +406,17 @@ impl Directory {
     }
 }
 
+fn shape(what: &'static str) -> Wrong {
+    Wrong::Shape("directory", what)
+}
+
 /// What of the directory was not decoded yet.
 struct Rest<'b>(&'b [u8]);
 
 impl<'b> Rest<'b> {
     fn take(&mut self, len: usize) -> Result<&'b [u8], Wrong> {
-        let early = Wrong::Shape("directory", "it ends too early");
-        let (head, tail) = self.0.split_at_checked(len).ok_or(early)?;
+        let halves = self.0.split_at_checked(len);
+        let (head, tail) = halves.ok_or(shape("it ends too early"))?;
         self.0 = tail;
         Ok(head)
     }
@@ -413,13 +424,11 @@ impl<'b> Rest<'b> {
     /// A length of two bytes and as many bytes of text.
     fn text(&mut self) -> Result<String, Wrong> {
         let len = u16_at(self.take(2)?, 0) as usize;
-        String::from_utf8(self.take(len)?.to_vec())
-            .map_err(|_| Wrong::Shape("directory", "a name is not text"))
+        String::from_utf8(self.take(len)?.to_vec()).map_err(|_| shape("a name is not text"))
     }
 }
 
 fn decode_block(entry: &[u8]) -> Result<Block, Wrong> {
-    let shape = |what| Wrong::Shape("directory", what);
     let codec = match entry[14] {
         0 => Codec::Raw,
         1 => Codec::Lz4,

@@ -9,8 +9,19 @@ const LEAST: Duration = Duration::from_millis(1);
 /// Holds every writer still, calls `arm`, and lets them go: this is the whole pause of a snapshot.
 ///
 /// While `arm` runs, no thread may be in the middle of a write to the memory, and none may begin
-/// one. Any closure that takes the locks the writers take will do: `|arm: &mut dyn FnMut()| { let
-/// _all = lock.write(); arm(); }`.
+/// one. Any closure that takes the locks the writers take will do:
+///
+/// ```
+/// use pagetide::track::Hold;
+/// # fn is_hold(_: impl Hold) {}
+///
+/// let writers = std::sync::RwLock::new(());
+/// let hold = |arm: &mut dyn FnMut()| {
+///     let _alone = writers.write();
+///     arm();
+/// };
+/// # is_hold(hold);
+/// ```
 pub trait Hold {
     /// Does it. An error is only returned if `arm` was not called.
     fn hold(self, arm: &mut dyn FnMut()) -> Result<(), ParkError>;
@@ -26,6 +37,16 @@ impl<F: FnOnce(&mut dyn FnMut())> Hold for F {
 /// Parks all other threads of the process by a signal. Blocking calls that the kernel does not
 /// restart (`poll`, `nanosleep`) return `EINTR` in them. Writes by the kernel on the program's
 /// behalf that are under way (`io_uring`, direct I/O) are not held.
+///
+/// ```
+/// use pagetide::track::{Hold, ParkThreads};
+///
+/// let mut armed = false;
+/// match ParkThreads::default().hold(&mut || armed = true) {
+///     Ok(()) => assert!(armed, "no other thread ran meanwhile"),
+///     Err(error) => eprintln!("{error}"), // names the thread that would not stop
+/// }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct ParkThreads {
     /// How long to wait for the last thread before giving up.

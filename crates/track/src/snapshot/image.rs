@@ -1,53 +1,14 @@
 //! A snapshot and the ones it builds on, put together: for every page the one place its bytes are.
-use std::fs::{FileType, OpenOptions};
-use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use pagetide_kernel::PAGE_SIZE;
 
 use super::format::{SnapshotId, ZEROS};
 use super::reader::{BlockBuffer, FileError, SnapshotFile};
+pub use super::reader::{FileIdentity, open_file};
 
 /// Longest chain of snapshots.
 const CHAIN_MAX: usize = 10_000;
-
-/// Which file an open one is, whatever its names are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-/// Opens a snapshot file, and says which it is. What is no regular file is refused; a FIFO without
-/// a writer is not waited for.
-pub fn open_file(path: &Path) -> Result<(SnapshotFile, FileIdentity), FileError> {
-    let name = path.display().to_string();
-    let io = |error| FileError::Io(name.clone(), error);
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).map_err(io)?;
-    let meta = file.metadata().map_err(io)?;
-    if !meta.is_file() {
-        let kind = kind_of(meta.file_type());
-        let text = format!("it is {kind}, not a regular file; name the file of a snapshot");
-        return Err(io(io::Error::new(io::ErrorKind::InvalidInput, text)));
-    }
-    let identity = FileIdentity {
-        device: meta.dev(),
-        inode: meta.ino(),
-    };
-    let file = SnapshotFile::from_source(&name, Box::new(file))?;
-    Ok((file, identity))
-}
-
-fn kind_of(file: FileType) -> &'static str {
-    match file {
-        file if file.is_dir() => "a directory",
-        file if file.is_fifo() => "a FIFO",
-        _ => "a device",
-    }
-}
 
 /// Opens the parent of `child`, which is in `directory`: a file of the recorded name there, with
 /// the recorded id. None: `child` has no parent.
@@ -126,6 +87,13 @@ impl ImageRun {
 }
 
 /// See the module's text.
+///
+/// ```
+/// use pagetide::track::Image;
+///
+/// let error = Image::open("/no/such/snapshot").unwrap_err();
+/// assert!(error.to_string().starts_with("/no/such/snapshot: "));
+/// ```
 #[derive(Debug)]
 pub struct Image {
     files: Vec<SnapshotFile>,
@@ -141,7 +109,8 @@ pub struct Image {
 impl Image {
     /// Opens the snapshot at `path` and, for an incremental one, its parents: files of the recorded
     /// names in the same directory.
-    pub fn open(path: &Path) -> Result<Image, FileError> {
+    pub fn open(path: impl AsRef<Path>) -> Result<Image, FileError> {
+        let path = path.as_ref();
         let directory = path.parent().unwrap_or(Path::new(""));
         let (file, identity) = open_file(path)?;
         let (mut files, mut identities) = (vec![file], vec![identity]);
@@ -282,28 +251,31 @@ impl Image {
         self.runs.get(after).map(|run| run.first)
     }
 
+    /// The file and the block of run `index`.
+    fn key(&self, index: u32) -> (u32, u32) {
+        let run = &self.runs[index as usize];
+        (run.file, run.block)
+    }
+
     /// All runs whose bytes are in the block that `run` is in.
-    pub(crate) fn runs_of_block(&self, run: &ImageRun) -> impl Iterator<Item = &ImageRun> {
+    pub(crate) fn runs_of_block(
+        &self,
+        run: &ImageRun,
+    ) -> impl Iterator<Item = &ImageRun> + use<'_> {
         let key = (run.file, run.block);
-        let of = |index: &u32| {
-            let run = &self.runs[*index as usize];
-            (run.file, run.block)
-        };
-        let from = self.by_block.partition_point(|index| of(index) < key);
-        let same = self.by_block[from..]
-            .iter()
-            .take_while(move |index| of(index) == key);
+        let from = self
+            .by_block
+            .partition_point(|index| self.key(*index) < key);
+        let rest = self.by_block[from..].iter();
+        let same = rest.take_while(move |index| self.key(**index) == key);
         same.map(|index| &self.runs[*index as usize])
     }
 
     /// Groups of indexes of runs, one group for each block that is needed, in the order of the
     /// files.
     pub(crate) fn blocks(&self) -> Vec<&[u32]> {
-        let key = |index: &u32| {
-            let run = &self.runs[*index as usize];
-            (run.file, run.block)
-        };
-        self.by_block.chunk_by(|a, b| key(a) == key(b)).collect()
+        let by_block = self.by_block.chunk_by(|a, b| self.key(*a) == self.key(*b));
+        by_block.collect()
     }
 
     /// Reads the block that `run` is in.

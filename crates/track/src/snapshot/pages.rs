@@ -2,9 +2,12 @@
 //! epoch of its last write.
 //!
 //! ```text
-//!  bit  0       BUSY     someone copies or opens the page; others wait, for less than a microsecond of copying and one system call
-//!       1..32   saved    the last epoch in which it was dealt with: its bytes went to the snapshot, or it was left out and then written
-//!      32..64   written  the last epoch in which it was opened to writers, 0: not since tracking began
+//!  bit  0       BUSY     someone copies or opens the page; others wait, for less than a
+//!                        microsecond of copying and one system call
+//!       1..32   saved    the last epoch in which it was dealt with: its bytes went to the
+//!                        snapshot, or it was left out and then written
+//!      32..64   written  the last epoch in which it was opened to writers, 0: not since
+//!                        tracking began
 //! ```
 //!
 //! *Epochs* count snapshots: epoch `e` begins at the instant of snapshot `e`. A page is *needed* by
@@ -165,7 +168,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_do_not_disturb_each_other(raw in any::<u64>(), saved in 0..=EPOCH_MAX, written in any::<u32>()) {
+        fn fields_do_not_disturb_each_other(
+            raw in any::<u64>(),
+            saved in 0..=EPOCH_MAX,
+            written in any::<u32>(),
+        ) {
             let word = PageWord(raw & !BUSY).with_saved(saved).with_written(written);
             prop_assert_eq!((word.saved(), word.written(), word.0 & BUSY), (saved, written, 0));
             let phase = Phase { epoch: saved, base: Some(written & EPOCH_MAX) };

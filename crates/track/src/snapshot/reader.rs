@@ -1,8 +1,8 @@
 //! Reading a snapshot file: everything is checked before it is used, and no length in the file is
 //! believed.
-use std::fs::File;
+use std::fs::{File, FileType, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
 use pagetide_kernel::PAGE_SIZE;
@@ -12,6 +12,7 @@ use super::format::{
     BLOCK_LEN_MAX, Codec, Directory, HEADER_BYTES, Header, RegionEntry, Run, SnapshotId,
     TRAILER_BYTES, Trailer, Wrong,
 };
+use crate::error::debug_is_display;
 
 /// Bytes that can be read at any place.
 pub trait Source: Send + Sync {
@@ -49,7 +50,14 @@ impl Source for Vec<u8> {
 }
 
 /// Why a snapshot file cannot be used. Every message begins with the file's name.
-#[derive(Debug, thiserror::Error)]
+///
+/// ```
+/// use pagetide::track::{FileError, Image};
+///
+/// let error = Image::open("/no/such/snapshot").unwrap_err();
+/// assert!(matches!(error, FileError::Io(..)));
+/// ```
+#[derive(thiserror::Error)]
 pub enum FileError {
     /// It cannot be read.
     #[error("{0}: {1}")]
@@ -92,6 +100,8 @@ pub enum FileError {
     },
 }
 
+debug_is_display!(FileError);
+
 /// An open snapshot file.
 pub struct SnapshotFile {
     name: String,
@@ -120,7 +130,7 @@ impl SnapshotFile {
     /// Opens and checks the file at `path`: everything but the blocks, which are checked when they
     /// are read. What is no regular file is refused.
     pub fn open(path: &Path) -> Result<SnapshotFile, FileError> {
-        Ok(super::image::open_file(path)?.0)
+        Ok(open_file(path)?.0)
     }
 
     /// The same for bytes from anywhere; `name` is for messages.
@@ -251,5 +261,42 @@ impl std::fmt::Debug for SnapshotFile {
             .field("name", &self.name)
             .field("header", &self.header)
             .finish_non_exhaustive()
+    }
+}
+
+/// Which file an open one is, whatever its names are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+/// Opens a snapshot file, and says which it is. What is no regular file is refused; a FIFO without
+/// a writer is not waited for.
+pub fn open_file(path: &Path) -> Result<(SnapshotFile, FileIdentity), FileError> {
+    let name = path.display().to_string();
+    let io = |error| FileError::Io(name.clone(), error);
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).map_err(io)?;
+    let meta = file.metadata().map_err(io)?;
+    if !meta.is_file() {
+        let kind = kind_of(meta.file_type());
+        let text = format!("it is {kind}, not a regular file; name the file of a snapshot");
+        return Err(io(io::Error::new(io::ErrorKind::InvalidInput, text)));
+    }
+    let identity = FileIdentity {
+        device: meta.dev(),
+        inode: meta.ino(),
+    };
+    let file = SnapshotFile::from_source(&name, Box::new(file))?;
+    Ok((file, identity))
+}
+
+fn kind_of(file: FileType) -> &'static str {
+    match file {
+        file if file.is_dir() => "a directory",
+        file if file.is_fifo() => "a FIFO",
+        _ => "a device",
     }
 }

@@ -2,18 +2,35 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
-use pagetide_kernel::PAGE_SIZE;
+use pagetide_kernel::{PAGE_SIZE, PageRange};
 
 use super::image::Image;
 use super::reader::{BlockBuffer, FileError};
 use super::writer::is_zero;
+use crate::threads::lock;
 
-/// Reads all pages of region `name` of `image` into `into`, which must have the region's length,
-/// with `threads` threads (0: one a processor). `progress` counts pages.
+/// Reads all pages of region `name` of `image` into `into`, which must have the region's length. It
+/// needs no userfaultfd.
 ///
 /// # Errors
 /// A damaged or unreadable block: then the contents of `into` are not to be used.
-pub fn read_region(
+///
+/// ```
+/// use pagetide::track::{FileError, Image, Mapping, read_region};
+///
+/// fn resume(path: &str, table: &mut Mapping) -> Result<(), FileError> {
+///     read_region(&Image::open(path)?, "table", table.as_mut_slice())
+/// }
+/// ```
+pub fn read_region(image: &Image, name: &str, into: &mut [u8]) -> Result<(), FileError> {
+    read_region_with(image, name, into, 0, &AtomicU64::new(0))
+}
+
+/// The same with `threads` threads (0: one a processor); `progress` counts pages.
+///
+/// # Errors
+/// As [`read_region`].
+pub fn read_region_with(
     image: &Image,
     name: &str,
     into: &mut [u8],
@@ -51,7 +68,7 @@ struct Target {
 /// Whether pages of the memory that are not there read as zeros: private memory without a file,
 /// whose faults no userfaultfd serves.
 fn absent_is_zero(into: &[u8]) -> bool {
-    let range = pagetide_kernel::PageRange::covering(into.as_ptr() as usize, into.len());
+    let range = PageRange::covering(into.as_ptr() as usize, into.len());
     let mut plain = true;
     let looked = pagetide_kernel::smaps::for_each(None, |area| {
         if !area.range().intersection(range).is_empty() {
@@ -77,7 +94,7 @@ fn zero_gaps(image: &Image, target: &Target, into: &mut [u8]) {
             let bytes = (from - target.first) as usize * PAGE_SIZE
                 ..(to - target.first) as usize * PAGE_SIZE;
             let gap = &mut into[bytes];
-            let range = pagetide_kernel::PageRange::covering(gap.as_ptr() as usize, gap.len());
+            let range = PageRange::covering(gap.as_ptr() as usize, gap.len());
             let mut any = !plain;
             let looked = present.populated(range, |_, zero| any |= !zero);
             if any || looked.is_err() {
@@ -112,22 +129,16 @@ fn read_blocks(
         const SLICE: usize = 16;
         while !failed.load(SeqCst) {
             let from = next.fetch_add(SLICE, SeqCst);
-            let Some(slice) = blocks
-                .get(from..)
-                .map(|rest| &rest[..rest.len().min(SLICE)])
-            else {
-                return;
-            };
-            if slice.is_empty() {
+            let rest = blocks.get(from..).unwrap_or_default();
+            if rest.is_empty() {
                 return;
             }
-            for block in slice {
+            for block in &rest[..rest.len().min(SLICE)] {
                 match place_block(image, block, target, &mut buffer) {
                     Ok(pages) => _ = progress.fetch_add(pages, SeqCst),
                     Err(error) => {
                         failed.store(true, SeqCst);
-                        let mut first = first_error.lock().unwrap_or_else(|held| held.into_inner());
-                        first.get_or_insert(error);
+                        lock(&first_error).get_or_insert(error);
                         return;
                     }
                 }
@@ -140,9 +151,7 @@ fn read_blocks(
         }
         work();
     });
-    let error = first_error
-        .into_inner()
-        .unwrap_or_else(|held| held.into_inner());
+    let error = lock(&first_error).take();
     error.map_or(Ok(()), Err)
 }
 

@@ -112,10 +112,8 @@ fn remove_leftovers(directory: &Path, name: &str) {
 
 impl Sink for FileSink {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let file = self
-            .file
-            .as_mut()
-            .ok_or(io::Error::other("the file is complete"))?;
+        let complete = || io::Error::other("the file is complete");
+        let file = self.file.as_mut().ok_or_else(complete)?;
         file.write_all(bytes).map_err(naming(&self.path))?;
         self.written += bytes.len() as u64;
         if self.written - self.flushed >= FLUSH_BYTES {
@@ -126,10 +124,8 @@ impl Sink for FileSink {
     }
 
     fn commit(&mut self) -> io::Result<()> {
-        let file = self
-            .file
-            .take()
-            .ok_or(io::Error::other("the file is complete"))?;
+        let complete = || io::Error::other("the file is complete");
+        let file = self.file.take().ok_or_else(complete)?;
         let named = (|| {
             let file = file.into_inner().map_err(|error| error.into_error())?;
             file.sync_all()?;
@@ -138,7 +134,7 @@ impl Sink for FileSink {
         let named = named.map_err(naming(&self.path));
         named.inspect_err(|_| _ = std::fs::remove_file(&self.temporary))?;
         // A name that may not last is none.
-        let lasting = self.directory.sync_all();
+        let lasting = self.directory.sync_all().map_err(naming(&self.path));
         lasting.inspect_err(|_| _ = std::fs::remove_file(&self.path))
     }
 }

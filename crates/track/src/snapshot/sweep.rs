@@ -1,18 +1,19 @@
 //! The worker: takes old bytes that were put aside first, then sweeps the rest, and hands all of it
 //! to the writer.
-use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::pagemap::holds_bytes;
 use pagetide_store::Page;
 
 use super::copy_aside::Shared;
+use super::error::SnapshotError;
 use super::format::BLOCK_PAGES_MAX;
 use super::pages::Phase;
-use super::place::Place;
+use super::placement::Placement;
 use super::pool::SlotIndex;
+use super::under_way::Progress;
 use super::writer::{Writer, Written};
 use crate::memory::Backing;
 use pagetide_pager::read_page::PageRead;
@@ -20,25 +21,6 @@ use pagetide_pager::read_page::PageRead;
 /// Pages looked up in the page map at a time, and opened again by one system call when they are
 /// saved.
 const WINDOW_PAGES: usize = 256;
-
-/// How far a snapshot is.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    pub cancelled: AtomicBool,
-    pub pages_done: AtomicU64,
-    pub pages_total: AtomicU64,
-}
-
-/// Why the worker stopped early.
-#[derive(Debug)]
-pub(crate) enum Stopped {
-    Cancelled,
-    Sink(io::Error),
-    /// Pages were opened unsaved.
-    Spoiled,
-    /// A region's page that its store cannot give.
-    Lost(String),
-}
 
 /// A page's content, as far as it can be known without touching it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +46,7 @@ pub(crate) struct Sweep<'a> {
     block_pages: Vec<u64>,
     /// A page was passed because its lock was held.
     passed_over: bool,
-    place: Place<'a>,
+    placement: Placement<'a>,
 }
 
 impl<'a> Sweep<'a> {
@@ -86,15 +68,15 @@ impl<'a> Sweep<'a> {
             block: vec![0; BLOCK_PAGES_MAX * PAGE_SIZE],
             block_pages: Vec::with_capacity(BLOCK_PAGES_MAX),
             passed_over: false,
-            place: match may_move {
-                true => Place::new(shared),
-                false => Place::rooted(shared),
+            placement: match may_move {
+                true => Placement::new(shared),
+                false => Placement::fixed(shared),
             },
         }
     }
 
     /// Takes every page that is needed; then the file is complete and durable.
-    pub fn run(mut self) -> Result<Written, Stopped> {
+    pub fn run(mut self) -> Result<Written, SnapshotError> {
         let total = self.shared.guard.spans.pages() as u64;
         self.progress.pages_total.store(total, SeqCst);
         loop {
@@ -109,14 +91,14 @@ impl<'a> Sweep<'a> {
         // Every page is saved; what writers saved last is in the pool when they are done.
         self.shared.end();
         self.drain()?;
-        self.place.leave();
+        self.placement.leave();
         if self.shared.failed.load(SeqCst) {
-            return Err(Stopped::Spoiled);
+            return Err(SnapshotError::Spoiled);
         }
-        self.writer.finish().map_err(Stopped::Sink)
+        Ok(self.writer.finish()?)
     }
 
-    fn pass(&mut self) -> Result<(), Stopped> {
+    fn pass(&mut self) -> Result<(), SnapshotError> {
         let spans = &self.shared.guard.spans;
         for number in 0..spans.iter().count() {
             let indexes = spans.indexes(number);
@@ -131,7 +113,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    fn sweep_window(&mut self, span: usize, from: usize, to: usize) -> Result<(), Stopped> {
+    fn sweep_window(&mut self, span: usize, from: usize, to: usize) -> Result<(), SnapshotError> {
         let (shared, phase) = (self.shared, self.phase);
         let needed = |index: usize| phase.needs(shared.pages.load(index));
         self.drain()?;
@@ -175,7 +157,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    fn take_page(&mut self, span: usize, window: usize, index: usize) -> Result<(), Stopped> {
+    fn take_page(&mut self, span: usize, window: usize, index: usize) -> Result<(), SnapshotError> {
         let spans = &self.shared.guard.spans;
         let page = (index - spans.indexes(span).start) as u64;
         // Where a writer is saving it, its bytes come from the pool; whether it did, another pass
@@ -193,8 +175,9 @@ impl<'a> Sweep<'a> {
             self.writer.put_zeros(span as u32, page, 1);
             return Ok(());
         }
+        let place = &mut self.block[self.block_pages.len() * PAGE_SIZE..][..PAGE_SIZE];
+        let address = spans.page(index).address();
         if let Some(region) = &spans.span(span).served {
-            let place = &mut self.block[self.block_pages.len() * PAGE_SIZE..][..PAGE_SIZE];
             let mut bytes = Page::ZERO;
             match region.pager.read_page(spans.page(index), &mut bytes) {
                 PageRead::Bytes => place.copy_from_slice(&bytes.0),
@@ -204,29 +187,26 @@ impl<'a> Sweep<'a> {
                     return Ok(());
                 }
                 PageRead::Lost(error) => {
-                    let address = spans.page(index).address();
-                    return Err(Stopped::Lost(match error {
+                    return Err(SnapshotError::Lost(match error {
                         Some(error) => format!("the page at {address:#x}: {error}"),
                         None => format!("the page at {address:#x} was lost before"),
                     }));
                 }
             }
-            held.set_saved(self.phase.epoch);
-            drop(held);
-            return self.add_page(span, page);
+        } else {
+            // SAFETY: the page is one of the spans', which stay mapped; it is needed and its lock
+            // is held, so it is write-protected and nobody writes to it.
+            unsafe {
+                std::ptr::copy_nonoverlapping(address as *const u8, place.as_mut_ptr(), PAGE_SIZE);
+            }
         }
-        let source = spans.page(index).address() as *const u8;
-        let place = &mut self.block[self.block_pages.len() * PAGE_SIZE..][..PAGE_SIZE];
-        // SAFETY: the page is one of the spans', which stay mapped; it is needed and its lock is
-        // held, so it is closed and nobody writes to it.
-        unsafe { std::ptr::copy_nonoverlapping(source, place.as_mut_ptr(), PAGE_SIZE) };
         held.set_saved(self.phase.epoch);
         drop(held);
         self.add_page(span, page)
     }
 
     /// The page's bytes are in the block, after those of the others.
-    fn add_page(&mut self, span: usize, page: u64) -> Result<(), Stopped> {
+    fn add_page(&mut self, span: usize, page: u64) -> Result<(), SnapshotError> {
         self.block_pages.push(page);
         if self.block_pages.len() == BLOCK_PAGES_MAX {
             self.put_block(span)?;
@@ -235,12 +215,10 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    fn put_block(&mut self, span: usize) -> Result<(), Stopped> {
-        self.place.consider();
+    fn put_block(&mut self, span: usize) -> Result<(), SnapshotError> {
+        self.placement.consider();
         let bytes = &self.block[..self.block_pages.len() * PAGE_SIZE];
-        self.writer
-            .put(span as u32, &self.block_pages, bytes)
-            .map_err(Stopped::Sink)?;
+        self.writer.put(span as u32, &self.block_pages, bytes)?;
         self.block_pages.clear();
         Ok(())
     }
@@ -256,17 +234,22 @@ impl<'a> Sweep<'a> {
             let end = (index..to).find(needed).unwrap_or(to);
             if end > index {
                 shared.pages.set_written(index, end, self.phase.epoch);
-                let _ = shared.guard.open(index, end);
+                let _ = shared.guard.unprotect(index, end);
             }
             index = end + 1;
         }
     }
 
-    /// Hands what was put aside to the writer, and makes room for more.
-    fn drain(&mut self) -> Result<(), Stopped> {
-        if self.progress.cancelled.load(SeqCst) {
-            return Err(Stopped::Cancelled);
+    fn check_cancelled(&self) -> Result<(), SnapshotError> {
+        match self.progress.cancelled.load(SeqCst) {
+            true => Err(SnapshotError::Cancelled),
+            false => Ok(()),
         }
+    }
+
+    /// Hands what was put aside to the writer, and makes room for more.
+    fn drain(&mut self) -> Result<(), SnapshotError> {
+        self.check_cancelled()?;
         let mut batch = [(SlotIndex::default(), 0usize); BLOCK_PAGES_MAX];
         let mut bytes = [0u8; BLOCK_PAGES_MAX * PAGE_SIZE];
         let mut pages = [0u64; BLOCK_PAGES_MAX];
@@ -296,19 +279,13 @@ impl<'a> Sweep<'a> {
                     .iter()
                     .take_while(|(_, index)| spans.indexes(span).contains(index))
                     .count();
+                let bytes = &bytes[done * PAGE_SIZE..(done + same) * PAGE_SIZE];
                 self.writer
-                    .put(
-                        span as u32,
-                        &pages[done..done + same],
-                        &bytes[done * PAGE_SIZE..(done + same) * PAGE_SIZE],
-                    )
-                    .map_err(Stopped::Sink)?;
+                    .put(span as u32, &pages[done..done + same], bytes)?;
                 done += same;
             }
-            self.place.consider();
-            if self.progress.cancelled.load(SeqCst) {
-                return Err(Stopped::Cancelled);
-            }
+            self.placement.consider();
+            self.check_cancelled()?;
         }
         Ok(())
     }

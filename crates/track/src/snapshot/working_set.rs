@@ -21,6 +21,21 @@ const HEAD_BYTES: usize = 32;
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// Pages in the order of their first touch.
+///
+/// ```
+/// use pagetide::track::{Image, LazyPlan, Restored, WorkingSet, restore};
+///
+/// /// As fast as the last run touched it, if that was recorded.
+/// fn warm(path: &str, set: &str) -> Result<Restored, Box<dyn std::error::Error>> {
+///     let image = Image::open(path)?;
+///     let id = image.files()[0].header().id;
+///     let plan = match WorkingSet::load(set, id) {
+///         Ok(recorded) => LazyPlan::default().replay(recorded),
+///         Err(_) => LazyPlan::default(),
+///     };
+///     Ok(restore(image, plan)?)
+/// }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WorkingSet {
     /// The snapshot whose pages these are.
@@ -31,7 +46,7 @@ pub struct WorkingSet {
 
 impl WorkingSet {
     /// Writes the file `path`; it appears when it is complete.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
+    pub fn save(&self, path: impl AsRef<Path>) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + self.pages.len() * 8 + 8);
         bytes.extend(MAGIC);
         bytes.extend(self.snapshot.0);
@@ -40,14 +55,15 @@ impl WorkingSet {
             .iter()
             .for_each(|page| bytes.extend(page.to_le_bytes()));
         bytes.extend(xxh3_64(&bytes).to_le_bytes());
-        let mut sink = FileSink::create(path)?;
+        let mut sink = FileSink::create(path.as_ref())?;
         sink.append(&bytes)?;
         sink.commit()
     }
 
     /// Reads the file `path`. A file that is damaged, or of another snapshot, is an error; the
     /// caller may go on without.
-    pub fn load(path: &Path, snapshot: SnapshotId) -> io::Result<WorkingSet> {
+    pub fn load(path: impl AsRef<Path>, snapshot: SnapshotId) -> io::Result<WorkingSet> {
+        let path = path.as_ref();
         let mut bytes = Vec::new();
         std::fs::File::open(path)
             .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes))

@@ -1,7 +1,7 @@
 //! The registry against a plain array of pages.
+use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_lock::{Holders, Mode, Registry, Segment};
 use proptest::prelude::*;
-
-use super::*;
 
 const PAGES: u64 = 64;
 
@@ -35,7 +35,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn pages(start: u64, end: u64) -> PageRange {
-    range(start, end)
+    PageRange {
+        start: PageNumber(start),
+        end: PageNumber(end),
+    }
 }
 
 fn check(registry: &Registry, model: &[Holders]) {
@@ -67,6 +70,30 @@ fn check(registry: &Registry, model: &[Holders]) {
     }
 }
 
+/// Changes both in the same way, from page `start` to `end`.
+fn update(
+    registry: &mut Registry,
+    model: &mut [Holders],
+    (start, end): (u64, u64),
+    change: impl Fn(Holders) -> Holders,
+) {
+    registry.update(pages(start, end), &change);
+    let span = &mut model[start as usize..end as usize];
+    span.iter_mut()
+        .for_each(|holders| *holders = change(*holders));
+}
+
+fn relocate(model: &mut [Holders], (a, b): (u64, u64), (c, d): (u64, u64)) {
+    let old: Vec<Holders> = model[a as usize..b as usize].to_vec();
+    model[a as usize..b as usize].fill(Holders::NONE);
+    for (index, page) in (c..d).enumerate() {
+        model[page as usize] = match old.get(index) {
+            Some(holders) => *holders,
+            None => Holders::NONE.with_process(old.last().and_then(Holders::mode)),
+        };
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     #[test]
@@ -75,56 +102,35 @@ proptest! {
         let mut model = vec![Holders::NONE; PAGES as usize];
         let mut held: Vec<(u64, u64, Mode)> = Vec::new();
         for step in steps {
-            let each = |model: &mut Vec<Holders>, s: u64, e: u64, change: &dyn Fn(Holders) -> Holders| {
-                for holders in &mut model[s as usize..e as usize] {
-                    *holders = change(*holders);
-                }
-            };
+            let (registry, model) = (&mut registry, &mut model[..]);
             match step {
                 Step::Lock(s, e, m) => {
-                    registry.update(pages(s, e), |h| h.with_process(Some(m)));
-                    each(&mut model, s, e, &|h| h.with_process(Some(m)));
+                    update(registry, model, (s, e), |h| h.with_process(Some(m)));
                 }
-                Step::Unlock(s, e) => {
-                    registry.update(pages(s, e), |h| h.with_process(None));
-                    each(&mut model, s, e, &|h| h.with_process(None));
-                }
-                Step::UnlockMode(s, e, m) => {
-                    let change = |h: Holders| if h.process == Some(m) { h.with_process(None) } else { h };
-                    registry.update(pages(s, e), change);
-                    each(&mut model, s, e, &change);
-                }
+                Step::Unlock(s, e) => update(registry, model, (s, e), |h| h.with_process(None)),
+                Step::UnlockMode(s, e, m) => update(registry, model, (s, e), |h| {
+                    if h.process == Some(m) { h.with_process(None) } else { h }
+                }),
                 Step::Hold(s, e, m, foreign) => {
                     held.push((s, e, m));
                     // Found where nobody was known to hold the page.
-                    let change = |h: Holders| match foreign {
+                    update(registry, model, (s, e), |h| match foreign {
                         Some(f) if h == Holders::NONE => h.with_foreign(f).held(m),
                         _ => h.held(m),
-                    };
-                    registry.update(pages(s, e), change);
-                    each(&mut model, s, e, &change);
+                    });
                 }
                 Step::Release(which) if !held.is_empty() => {
                     let (s, e, m) = held.swap_remove(which % held.len());
-                    registry.update(pages(s, e), |h| h.released(m).settled());
-                    each(&mut model, s, e, &|h| h.released(m).settled());
+                    update(registry, model, (s, e), |h| h.released(m).settled());
                 }
                 Step::Release(_) => {}
                 Step::Forget(s, e) => {
                     registry.forget(pages(s, e));
-                    each(&mut model, s, e, &|_| Holders::NONE);
+                    model[s as usize..e as usize].fill(Holders::NONE);
                 }
                 Step::Relocate(a, b, c, d) => {
                     registry.relocate(pages(a, b), pages(c, d));
-                    let old: Vec<Holders> = model[a as usize..b as usize].to_vec();
-                    each(&mut model, a, b, &|_| Holders::NONE);
-                    each(&mut model, c, d, &|_| Holders::NONE);
-                    for (index, page) in (c..d).enumerate() {
-                        model[page as usize] = match old.get(index) {
-                            Some(holders) => *holders,
-                            None => Holders::NONE.with_process(old.last().and_then(Holders::mode)),
-                        };
-                    }
+                    relocate(model, (a, b), (c, d));
                 }
             }
             check(&registry, &model);

@@ -6,7 +6,7 @@
 //! turns would cost it, the sweep shares that writer's processor, in short turns, and each first
 //! write takes a fifth of what it took. So does whoever protects memory while the writer goes on.
 //! Otherwise they work elsewhere.
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pagetide_kernel::sync::now_ns;
@@ -15,7 +15,7 @@ use rustix::thread::set_current_timer_slack;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::copy_aside::Shared;
-use pagetide_pager::placement::{CpuBinding, FaultProcessors};
+use pagetide_pager::placement::CpuBinding;
 
 /// Opening a page takes so long only if another processor has to answer.
 const DEAR_NS: u64 = 6_000;
@@ -28,36 +28,10 @@ const LOST_PERCENT: (u64, u64) = (33, 20);
 /// Least length of a turn on a shared processor.
 const TURN_NS: u64 = 50_000;
 
-/// What writers tell of their first writes.
-#[derive(Debug, Default)]
-pub(crate) struct Writers {
-    processors: FaultProcessors,
-    /// Whether the sweep, or whoever protects memory, shares the writer's processor.
-    shared: AtomicBool,
-    /// What opening a page takes of late, in nanoseconds, while it is not.
-    open_ns: AtomicU64,
-}
-
-impl Writers {
-    /// The calling thread serves a fault of its own.
-    pub fn note(&self) {
-        self.processors.note();
-    }
-
-    /// Opening a page took `ns`. While a processor is shared there is nobody to interrupt, and that
-    /// tells nothing.
-    pub fn note_opening(&self, ns: u64) {
-        if !self.shared.load(Relaxed) {
-            let before = self.open_ns.load(Relaxed);
-            self.open_ns.store((7 * before + ns) / 8, Relaxed);
-        }
-    }
-}
-
 /// Where a thread that sweeps or arms works. Dropping it leaves the thread free to work anywhere.
-pub(crate) struct Place<'a> {
+pub(crate) struct Placement<'a> {
     shared: &'a Shared,
-    workplace: CpuBinding,
+    cpu_binding: CpuBinding,
     /// Changes of the writing thread seen.
     changes: u32,
     /// When it was considered last, and the faults there had been by then.
@@ -66,7 +40,7 @@ pub(crate) struct Place<'a> {
     /// Where it was kept from going last.
     refused: Option<usize>,
     /// It stays where it is.
-    rooted: bool,
+    fixed: bool,
     /// When its turn on the shared processor began, in time of this thread's.
     turn_began_ns: u64,
 }
@@ -77,46 +51,44 @@ fn worked_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-impl<'a> Place<'a> {
+impl<'a> Placement<'a> {
     /// Anywhere. The calling thread must be one of Pagetide's own.
-    pub fn new(shared: &'a Shared) -> Place<'a> {
+    pub fn new(shared: &'a Shared) -> Placement<'a> {
         // On the writer's processor short turns follow each other closely.
         set_urgency(Urgency::Prompt);
         let _ = set_current_timer_slack(std::num::NonZeroU64::new(1));
-        let mut place = Place {
-            shared,
-            workplace: CpuBinding::default(),
-            changes: 0,
-            considered: (now_ns(), shared.faults.load(Relaxed)),
-            shares: false,
-            refused: None,
-            rooted: false,
-            turn_began_ns: 0,
-        };
-        place.share(true);
-        place
+        let mut placement = Placement::at_rest(shared);
+        placement.considered = (now_ns(), shared.faults.load(Relaxed));
+        placement.share(true);
+        placement
     }
 
     /// Where the thread is, for good: it runs code of the program's, which must not find itself
     /// confined, and start threads that are.
-    pub fn rooted(shared: &'a Shared) -> Place<'a> {
+    pub fn fixed(shared: &'a Shared) -> Placement<'a> {
         // What an earlier snapshot by the same thread has set.
         let _ = set_current_timer_slack(None);
-        Place {
+        let mut placement = Placement::at_rest(shared);
+        placement.fixed = true;
+        placement
+    }
+
+    fn at_rest(shared: &'a Shared) -> Placement<'a> {
+        Placement {
             shared,
-            workplace: CpuBinding::default(),
+            cpu_binding: CpuBinding::default(),
             changes: 0,
             considered: (0, 0),
             shares: false,
             refused: None,
-            rooted: true,
+            fixed: false,
             turn_began_ns: 0,
         }
     }
 
     /// The sweep, between blocks.
     pub fn consider(&mut self) {
-        if self.rooted {
+        if self.fixed {
             return;
         }
         if self.shares {
@@ -141,7 +113,7 @@ impl<'a> Place<'a> {
     /// Shares the writer's processor if interrupting it is dear, there is one alone, and it is
     /// `worth` it.
     fn share(&mut self, worth: bool) {
-        if self.rooted {
+        if self.fixed {
             return;
         }
         let writers = &self.shared.writers;
@@ -153,11 +125,11 @@ impl<'a> Place<'a> {
         if self.refused.is_some() && self.refused == beside {
             return;
         }
-        if !self.workplace.go(beside) {
+        if !self.cpu_binding.go(beside) {
             return;
         }
         // It may be kept from there: the program has confined it elsewhere.
-        self.shares = self.workplace.kept_to().is_some();
+        self.shares = self.cpu_binding.kept_to().is_some();
         self.refused = beside.filter(|_| !self.shares);
         self.turn_began_ns = worked_ns();
         writers.shared.store(self.shares, Relaxed);
@@ -192,13 +164,13 @@ impl<'a> Place<'a> {
 
     /// Works anywhere.
     pub fn leave(&mut self) {
-        if self.workplace.go(None) {
+        if self.cpu_binding.go(None) {
             self.shared.writers.shared.store(false, Relaxed);
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for Placement<'_> {
     fn drop(&mut self) {
         self.leave();
     }
@@ -207,13 +179,14 @@ impl Drop for Place<'_> {
 #[cfg(test)]
 mod tests {
     use pagetide_kernel::PAGE_SIZE;
-    use pagetide_kernel::own::Mapping;
     use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu};
 
     use super::*;
     use crate::guard::Guard;
-    use crate::memory::{Memory, Spans};
+    use crate::mapping::Mapping;
+    use crate::memory::Memory;
     use crate::snapshot::pool::Pool;
+    use crate::spans::Spans;
     use pagetide_pager::placement::only;
 
     /// Runs `test` in a thread of its own, so that other tests' threads stay where they are. The
@@ -221,8 +194,7 @@ mod tests {
     fn apart(test: impl FnOnce(&Shared) + Send + 'static) {
         let body = move || {
             let page = Mapping::new(PAGE_SIZE).unwrap();
-            // SAFETY: the page outlives what is told of it here.
-            let memory = unsafe { Memory::mapping("page", page.as_ptr(), PAGE_SIZE) }.unwrap();
+            let memory = Memory::mapping("page", &page).unwrap();
             let spans = Spans::new(vec![memory]).unwrap();
             test(&Shared::new(
                 Guard::new(spans, None),
@@ -242,12 +214,12 @@ mod tests {
         apart(|shared| {
             let before = sched_getaffinity(None).unwrap();
             open_at(shared, 2_000);
-            let mut place = Place::new(shared);
-            place.share(true);
-            assert!(!place.shares(), "2 us are cheap");
+            let mut placement = Placement::new(shared);
+            placement.share(true);
+            assert!(!placement.shares(), "2 us are cheap");
             open_at(shared, 20_000);
-            place.share(true);
-            assert!(place.shares());
+            placement.share(true);
+            assert!(placement.shares());
             assert_eq!(
                 sched_getaffinity(None).unwrap(),
                 only(sched_getcpu()),
@@ -255,13 +227,13 @@ mod tests {
             );
             // What opening costs here says nothing of what it costs elsewhere.
             open_at(shared, 1_000);
-            place.share(true);
-            assert!(place.shares());
+            placement.share(true);
+            assert!(placement.shares());
             shared.writers.processors.note_of(1, 0);
-            place.share(true);
-            assert!(!place.shares(), "there is no place beside two writers");
-            place.share(true);
-            drop(place);
+            placement.share(true);
+            assert!(!placement.shares(), "there is no place beside two writers");
+            placement.share(true);
+            drop(placement);
             assert_eq!(sched_getaffinity(None).unwrap(), before);
         });
     }
@@ -279,23 +251,23 @@ mod tests {
             open_at(shared, 20_000);
             let thread = rustix::thread::gettid().as_raw_nonzero().get() as u32;
             shared.writers.processors.note_of(thread, elsewhere as u32);
-            let mut place = Place::new(shared);
-            assert!(!place.shares());
+            let mut placement = Placement::new(shared);
+            assert!(!placement.shares());
             assert!(
                 !shared.writers.shared.load(Relaxed),
                 "it is still learnt what interrupts cost"
             );
-            place.share(true);
-            assert!(!place.shares());
+            placement.share(true);
+            assert!(!placement.shares());
             assert_eq!(sched_getaffinity(None).unwrap(), only(here));
             // The writer comes here.
             shared.writers.processors.note_of(thread, here as u32);
-            place.share(true);
-            assert!(place.shares());
-            drop(place);
-            let mut rooted = Place::rooted(shared);
-            rooted.share(true);
-            assert!(!rooted.shares());
+            placement.share(true);
+            assert!(placement.shares());
+            drop(placement);
+            let mut fixed = Placement::fixed(shared);
+            fixed.share(true);
+            assert!(!fixed.shares());
         });
     }
 
@@ -303,14 +275,14 @@ mod tests {
     fn the_sweep_shares_only_with_a_writer_that_loses_much_by_interrupts() {
         apart(|shared| {
             open_at(shared, 20_000);
-            let mut place = Place::new(shared);
-            place.share(false);
+            let mut placement = Placement::new(shared);
+            placement.share(false);
             let mut after = |faults: u64, of_ns: u64| {
                 let since = now_ns() - of_ns;
-                place.considered = (since, shared.faults.load(Relaxed));
+                placement.considered = (since, shared.faults.load(Relaxed));
                 shared.faults.fetch_add(faults, Relaxed);
-                place.consider();
-                place.shares()
+                placement.consider();
+                placement.shares()
             };
             let second = 1_000_000_000;
             assert!(!after(15_000, second), "three tenths of its time");
@@ -324,14 +296,14 @@ mod tests {
     #[test]
     fn turns_leave_the_writer_time_until_room_runs_out() {
         apart(|shared| {
-            let mut place = Place::new(shared);
+            let mut placement = Placement::new(shared);
             let mut rested_ns = |pressure_percent| {
-                place.turn_began_ns = worked_ns();
-                while worked_ns() - place.turn_began_ns < 2 * TURN_NS {
+                placement.turn_began_ns = worked_ns();
+                while worked_ns() - placement.turn_began_ns < 2 * TURN_NS {
                     std::hint::spin_loop();
                 }
                 let (wall, worked) = (now_ns(), worked_ns());
-                place.take_turns(pressure_percent);
+                placement.take_turns(pressure_percent);
                 (now_ns() - wall).saturating_sub(worked_ns() - worked)
             };
             // The clocks are read one after the other.
@@ -340,8 +312,8 @@ mod tests {
             // A thread may have to wait for other reasons, but not every time.
             let without_sleep = (0..20).any(|_| {
                 let before = times_slept();
-                place.turn_began_ns = worked_ns().saturating_sub(10 * TURN_NS);
-                place.take_turns(100);
+                placement.turn_began_ns = worked_ns().saturating_sub(10 * TURN_NS);
+                placement.take_turns(100);
                 times_slept() == before
             });
             assert!(without_sleep);
