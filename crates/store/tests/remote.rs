@@ -19,7 +19,7 @@ mod servers;
 
 use common::*;
 use held::{assert_all, assert_says, fixture, refusal, some};
-use pagetide_store::{ErrorKind, Page, Slot, open};
+use pagetide_store::{ErrorKind, Page, Remote, Slot, open};
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::TestRunner;
 use servers::{Memcached, Valkey};
@@ -117,6 +117,26 @@ fn memcached() {
         one.address(),
         two.address()
     ));
+}
+
+/// The list of owners is longer than a page then.
+#[test]
+fn memcached_lists_more_owners_than_a_page_holds() {
+    let Some(server) = Memcached::start(&[]) else {
+        return;
+    };
+    let uri = format!("memcached://{}?encrypt=0", server.address());
+    let stores: Vec<_> = (0..150)
+        .map(|_| {
+            let store = open(&uri).unwrap();
+            some(&*store, 0..1);
+            store
+        })
+        .collect();
+    assert_eq!(
+        Remote::open(&uri).unwrap().owners().unwrap().len(),
+        stores.len()
+    );
 }
 
 #[test]
