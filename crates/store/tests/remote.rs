@@ -122,7 +122,7 @@ fn memcached() {
 /// The list of owners is longer than a page then.
 #[test]
 fn memcached_lists_more_owners_than_a_page_holds() {
-    let Some(server) = Memcached::start(&[]) else {
+    let Some(server) = Memcached::start(&["-M"]) else {
         return;
     };
     let uri = format!("memcached://{}?encrypt=0", server.address());
