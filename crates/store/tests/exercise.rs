@@ -16,36 +16,6 @@ fn near_misses(parts: &'static [&'static str]) -> impl Strategy<Value = Vec<u8>>
     proptest::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
 }
 
-const RESP: &[&str] = &[
-    "+OK\r\n",
-    "-ERR no\r\n",
-    "-MOVED 1 h:1\r\n",
-    ":1\r\n",
-    ":0\r\n:16383\r\n",
-    "$-1\r\n",
-    "$4\r\nabcd\r\n",
-    "$9\r\n127.0.0.1\r\n",
-    "*1\r\n",
-    "*2\r\n",
-    "*3\r\n",
-    "*",
-    "$",
-    ":",
-    "\r\n",
-    "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:7000\r\n",
-];
-const TEXT: &[&str] = &[
-    "END\r\n",
-    "STORED\r\n",
-    "STAT ",
-    "VALUE k 0 4\r\nabcd\r\n",
-    "VALUE k 0 4 17\r\nabcd\r\n",
-    "VALUE ",
-    " ",
-    "\r\n",
-    "4096",
-    "STAT evictions on\r\n",
-];
 const URI: &[&str] = &[
     "ram:",
     "file:",
@@ -101,6 +71,39 @@ proptest! {
         exercise::unpack(&packed);
     }
 }
+
+#[cfg(feature = "remote")]
+const RESP: &[&str] = &[
+    "+OK\r\n",
+    "-ERR no\r\n",
+    "-MOVED 1 h:1\r\n",
+    ":1\r\n",
+    ":0\r\n:16383\r\n",
+    "$-1\r\n",
+    "$4\r\nabcd\r\n",
+    "$9\r\n127.0.0.1\r\n",
+    "*1\r\n",
+    "*2\r\n",
+    "*3\r\n",
+    "*",
+    "$",
+    ":",
+    "\r\n",
+    "*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:7000\r\n",
+];
+#[cfg(feature = "remote")]
+const TEXT: &[&str] = &[
+    "END\r\n",
+    "STORED\r\n",
+    "STAT ",
+    "VALUE k 0 4\r\nabcd\r\n",
+    "VALUE k 0 4 17\r\nabcd\r\n",
+    "VALUE ",
+    " ",
+    "\r\n",
+    "4096",
+    "STAT evictions on\r\n",
+];
 
 #[cfg(feature = "remote")]
 proptest! {
