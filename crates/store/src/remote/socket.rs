@@ -1,9 +1,9 @@
-//! A connection's bytes: a socket by bare system calls, with time limits, under TLS or not.
+//! A connected socket, by bare system calls, with time limits.
 
 use super::address::Server;
-use super::tls::{Session, Tls};
 use crate::descriptor::Descriptor;
 use crate::{ErrorKind, StoreError};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_keepalive, set_socket_timeout, set_tcp_nodelay};
 use rustix::net::{
@@ -11,60 +11,44 @@ use rustix::net::{
     send, socket_with,
 };
 use rustix::thread::sched_getcpu;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// A connected socket.
-pub(crate) struct Stream {
-    socket: Descriptor,
-    tls: Option<Session>,
-    looking: Looking,
+pub(crate) struct Socket {
+    descriptor: Descriptor,
+    spin: Spin,
 }
 
 /// How an answer is waited for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Looking {
+pub(crate) struct Spin {
     /// How long to look for it before sleeping until it is there.
-    pub(crate) spin: Duration,
+    pub(crate) time: Duration,
     /// On this processor not at all: looking would only keep the server from answering.
     pub(crate) server_cpu: Option<u32>,
 }
 
-impl Looking {
+impl Spin {
     /// For how long the calling thread should look, where it runs now.
-    fn time(self) -> Duration {
+    fn time_here(self) -> Duration {
         match self.server_cpu {
             Some(cpu) if sched_getcpu() as u32 == cpu => Duration::ZERO,
-            _ => self.spin,
+            _ => self.time,
         }
     }
 }
 
-impl Stream {
+impl Socket {
     /// Connects to `server`, each step within `timeout`.
     pub(crate) fn connect(
         server: &Server,
-        tls: Option<&Tls>,
         timeout: Duration,
-        looking: Looking,
-    ) -> Result<Stream, StoreError> {
-        let fails = |error: Errno| {
-            let kind = match error {
-                Errno::ACCESS | Errno::PERM | Errno::NAMETOOLONG => ErrorKind::Config,
-                _ => ErrorKind::Temporary,
-            };
-            StoreError::new(kind, format!("connect to {}", server.name())).with_cause(format!(
-                "{}{}",
-                in_time(error, timeout),
-                next_step(error, server)
-            ))
-        };
+        spin: Spin,
+    ) -> Result<Socket, StoreError> {
+        let fails = |error: Errno| unreachable(error, server, timeout);
         let family = match server {
             Server::Unix(_) => AddressFamily::UNIX,
-            Server::Tcp {
-                address: SocketAddr::V4(_),
-                ..
-            } => AddressFamily::INET,
+            Server::Tcp { address, .. } if address.is_ipv4() => AddressFamily::INET,
             Server::Tcp { .. } => AddressFamily::INET6,
         };
         let socket =
@@ -83,54 +67,28 @@ impl Stream {
                 set_socket_keepalive(&socket, true).map_err(fails)?;
             }
         }
-        let mut stream = Stream {
-            socket: Descriptor::new(socket)?,
-            tls: None,
-            looking,
-        };
-        if let (Some(tls), Server::Tcp { host, .. }) = (tls, server) {
-            let session = tls.session(host, &mut stream)?;
-            stream.tls = Some(session);
-        }
-        Ok(stream)
+        Socket::of(socket, spin)
     }
 
-    /// Whether nothing waits to be read, the end of the connection included. Under TLS not known:
-    /// the server's bytes may be its own affair.
-    pub(crate) fn is_quiet(&self) -> bool {
+    /// Takes a socket that is connected.
+    pub(crate) fn of(socket: OwnedFd, spin: Spin) -> Result<Socket, StoreError> {
+        Ok(Socket {
+            descriptor: Descriptor::new(socket)?,
+            spin,
+        })
+    }
+
+    /// Whether nothing waits to be read, the end of the connection included.
+    pub(crate) fn is_idle(&self) -> bool {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        self.tls.is_some()
-            || recv(self.socket.read_only(), &mut [0u8; 1], flags).err() == Some(Errno::AGAIN)
+        recv(self.descriptor.read_only(), &mut [0u8; 1], flags).err() == Some(Errno::AGAIN)
     }
 
     /// Sends all of `bytes`.
-    pub(crate) fn send_all(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
-        match self.tls.take() {
-            None => self.send_plain(bytes),
-            Some(mut session) => {
-                let done = session.send(bytes, self);
-                self.tls = Some(session);
-                done
-            }
-        }
-    }
-
-    /// Receives at least one byte into `bytes`, and returns how many.
-    pub(crate) fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, StoreError> {
-        match self.tls.take() {
-            None => self.receive_plain(bytes),
-            Some(mut session) => {
-                let done = session.receive(bytes, self);
-                self.tls = Some(session);
-                done
-            }
-        }
-    }
-
-    pub(super) fn send_plain(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+    pub(crate) fn send_all(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
         // The number is checked first: if the program has closed it, it may be a file of the
         // program's by now.
-        let socket = self.socket.writable().map_err(|mut error| {
+        let socket = self.descriptor.writable().map_err(|mut error| {
             error.kind = ErrorKind::Temporary;
             error
         })?;
@@ -144,9 +102,10 @@ impl Stream {
         Ok(())
     }
 
-    pub(super) fn receive_plain(&mut self, bytes: &mut [u8]) -> Result<usize, StoreError> {
-        let socket = self.socket.read_only();
-        let time = self.looking.time();
+    /// Receives at least one byte into `bytes`, and returns how many.
+    pub(crate) fn receive(&mut self, bytes: &mut [u8]) -> Result<usize, StoreError> {
+        let socket = self.descriptor.read_only();
+        let time = self.spin.time_here();
         let mut flags = match time.is_zero() {
             true => RecvFlags::empty(),
             false => RecvFlags::DONTWAIT,
@@ -155,10 +114,7 @@ impl Stream {
         loop {
             match recv(socket, &mut *bytes, flags) {
                 Ok((0, _)) => {
-                    return Err(StoreError::new(
-                        ErrorKind::Temporary,
-                        "read an answer: the server closed the connection",
-                    ));
+                    return Err(closed());
                 }
                 Ok((count, _)) => return Ok(count),
                 Err(Errno::INTR) => {}
@@ -176,13 +132,30 @@ impl Stream {
     }
 }
 
-fn in_time(error: Errno, timeout: Duration) -> String {
-    match error {
+/// The error for a connection that the server has ended.
+#[cold]
+pub(crate) fn closed() -> StoreError {
+    StoreError::new(
+        ErrorKind::Temporary,
+        "read an answer: the server closed the connection",
+    )
+}
+
+#[cold]
+fn unreachable(error: Errno, server: &Server, timeout: Duration) -> StoreError {
+    let kind = match error {
+        Errno::ACCESS | Errno::PERM | Errno::NAMETOOLONG => ErrorKind::Config,
+        _ => ErrorKind::Temporary,
+    };
+    let cause = match error {
         Errno::AGAIN | Errno::INPROGRESS | Errno::TIMEDOUT => {
             format!("no answer within {} ms", timeout.as_millis())
         }
         error => error.to_string(),
-    }
+    };
+    let next = next_step(error, server);
+    StoreError::new(kind, format!("connect to {}", server.name()))
+        .with_cause(format!("{cause}{next}"))
 }
 
 /// What to look at when nobody can be reached.

@@ -1,14 +1,40 @@
-//! Decompression of one page in LZ4's block format.
+//! Pages packed and unpacked, in LZ4's block format.
 //!
 //! Pages of real programs are full of long runs of zeros or of a few repeated bytes. The general
 //! decoders at hand copy a match that overlaps itself byte by byte, 3 us for a page that is nearly
 //! all zeros; here such a match doubles with each copy. The output is always one page, which makes
 //! the rest short. Every length is checked: `None` means that the bytes are not those of a page.
 
-use crate::PAGE_SIZE;
+use crate::{PAGE_SIZE, Page};
+use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
 /// Copies of up to this many bytes are made as one fixed-size copy where there is room for it.
 const SHORT: usize = 16;
+
+/// What packing a page needs: a table, and room for the output.
+pub(crate) struct Packer {
+    table: CompressTable,
+    output: [u8; get_maximum_output_size(PAGE_SIZE)],
+}
+
+impl Packer {
+    /// Bytes of heap of a packer, its table of 8 KiB included.
+    pub(crate) const BYTES: u64 = (size_of::<Packer>() + 8192) as u64;
+
+    pub(crate) fn new() -> Box<Packer> {
+        Box::new(Packer {
+            table: CompressTable::small(),
+            output: [0; get_maximum_output_size(PAGE_SIZE)],
+        })
+    }
+
+    /// `page` packed, if that takes at most `bytes_max`.
+    pub(crate) fn pack(&mut self, page: &Page, bytes_max: usize) -> Option<&[u8]> {
+        // An error means only that the page does not shrink.
+        let len = compress_into_with_table(&page.0, &mut self.output, &mut self.table).ok()?;
+        (len <= bytes_max).then(|| &self.output[..len])
+    }
+}
 
 /// Decompresses `packed`, all of it, to exactly one page.
 pub(crate) fn unpack(packed: &[u8], page: &mut [u8; PAGE_SIZE]) -> Option<()> {
@@ -131,7 +157,12 @@ mod tests {
         }
 
         #[test]
-        fn damaged_bytes_do_no_harm(page in page(), at in any::<prop::sample::Index>(), with in any::<u8>(), cut in 0usize..64) {
+        fn damaged_bytes_do_no_harm(
+            page in page(),
+            at in any::<prop::sample::Index>(),
+            with in any::<u8>(),
+            cut in 0usize..64,
+        ) {
             let mut packed = compress(&page);
             let at = at.index(packed.len());
             packed[at] = with;
@@ -140,7 +171,8 @@ mod tests {
             // What matters is that it comes back; if it says that it understood, a reference
             // decoder agrees.
             if unpack(&packed, &mut found).is_some() {
-                prop_assert_eq!(lz4_flex::block::decompress(&packed, PAGE_SIZE).unwrap(), found.to_vec());
+                let expected = lz4_flex::block::decompress(&packed, PAGE_SIZE).unwrap();
+                prop_assert_eq!(expected, found.to_vec());
             }
         }
 
