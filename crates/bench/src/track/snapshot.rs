@@ -241,7 +241,7 @@ impl Snapshots<'_> {
     fn take(&self, snapshotter: Option<&Snapshotter>, writing: &Writing<'_>) -> Result<Taken> {
         let mut plan = SnapshotPlan::full();
         if let (Way::Incremental, Some(snapshotter)) = (self.way, snapshotter) {
-            let base = snapshotter.snapshot(&self.base_path(), plan, ParkThreads::default());
+            let base = snapshotter.snapshot(self.base_path(), plan, ParkThreads::default());
             let base = base.and_then(|base| base.wait()).map_err(Error::other)?;
             plan = SnapshotPlan::since(base.id);
         }
