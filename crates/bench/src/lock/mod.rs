@@ -9,6 +9,7 @@ pub mod plan;
 pub mod programs;
 mod registry;
 mod report;
+mod results;
 pub mod strategy;
 pub mod task;
 pub mod worker;

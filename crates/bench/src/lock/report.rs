@@ -1,5 +1,5 @@
 //! What `lock` tells people: tables and a picture.
-use super::experiment::{Cache, Results, Row};
+use super::results::{Cache, Results, Row};
 use super::strategy::{PUBLISHED_ACCESSES, Strategy};
 use super::task::Order;
 use crate::plot::{Axis, Chart, Line};

@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 
 use super::memory::Memory;
-use super::shape::Shape;
+use super::shape::{Answer, Shape};
 use crate::content::Random;
 use crate::statistics::histogram;
 
@@ -29,17 +28,6 @@ pub struct Graph<'m> {
     ranks: [&'m [AtomicU64]; 2],
     levels: &'m [AtomicU32],
     queue: &'m [AtomicU32],
-}
-
-/// What the algorithms computed, as digests.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    /// Vertices that BFS reached.
-    pub reached: u64,
-    /// Of all BFS levels.
-    pub levels: String,
-    /// Of all PageRank values, bit for bit.
-    pub ranks: String,
 }
 
 fn edge(shape: Shape, random: &mut Random) -> (usize, usize) {

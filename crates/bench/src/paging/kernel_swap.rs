@@ -3,7 +3,7 @@ use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
-use super::task::{Findings, Task, WORKER};
+use super::task::{Findings, Phase, Task, WORKER};
 use crate::cgroup::MemoryGroup;
 use crate::report::say;
 use crate::{launch, undo, zram};
@@ -51,7 +51,15 @@ impl KernelSwap {
 
     fn measure_allowance(&self, task: &Task) -> Result<u64> {
         const SMALL: u64 = 16 << 20;
-        self.run_worker(&Task::random_reads(SMALL, SMALL, 1000))?;
+        let few = |phase: &Phase| Phase {
+            accesses: 1000,
+            ..*phase
+        };
+        self.run_worker(&Task {
+            threads: task.threads,
+            phases: task.phases.iter().map(few).collect(),
+            ..Task::random_reads(SMALL, SMALL, 0)
+        })?;
         let page_tables = |bytes: u64| bytes / 512;
         let own = self
             .group

@@ -4,6 +4,7 @@
 mod counters;
 pub mod device;
 pub mod experiment;
+pub mod figures;
 pub mod first_numbers;
 pub mod floor;
 pub mod graph;

@@ -1,5 +1,5 @@
 //! What `paging` tells people: a table of accesses, a table of faults, and a picture.
-use super::experiment::{Figures, Results};
+use super::figures::{Figures, Results};
 use super::floor;
 use super::pattern::Pattern;
 use super::task::Findings;

@@ -1,4 +1,4 @@
-//! How large a graph is, and where its parts are.
+//! How large a graph is, where its parts are, and what is computed on it.
 use serde::{Deserialize, Serialize};
 
 use crate::content::PAGE_WORDS;
@@ -57,6 +57,17 @@ impl Shape {
         let n = self.vertices();
         (self.graph_words() + 2 * Self::pages_of(n) + 2 * Self::pages_of(n / 2)) * 8
     }
+}
+
+/// What the algorithms computed, as digests.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// Vertices that BFS reached.
+    pub reached: u64,
+    /// Of all BFS levels.
+    pub levels: String,
+    /// Of all PageRank values, bit for bit.
+    pub ranks: String,
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@ use std::io::{Error, Result};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use super::graph::Answer;
 use super::kernel_swap::KernelSwap;
+use super::shape::Answer;
 use super::task::{Findings, Home, Task, WORKER};
 use super::{device, floor};
 use crate::launch;

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use pagetide_pager::page::policy::Kind;
 use serde::{Deserialize, Serialize};
 
-use super::graph::Answer;
 use super::pattern::Pattern;
+use super::shape::Answer;
 use crate::content::{Content, PAGE_WORDS};
 use crate::statistics::Spread;
 
