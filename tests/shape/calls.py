@@ -128,8 +128,8 @@ class Calls:
 
 def follow(calls, start, stops):
     """Everything reached from `start`, first come first; stopped names are not followed."""
-    file, _, name = start.rpartition(":")
-    name = name.split("::")
+    file, _, name = start.partition(".rs:")
+    file, name = f"{file}.rs", name.split("::")
     first = [function for function in calls.named[name[-1]] if function.module.file == file
              and (len(name) == 1 or name[0] in function.owners)]
     if not first:
