@@ -8,6 +8,8 @@ from rust import body_end
 KEYWORDS = set("if while for match return loop in as let else move unsafe fn use pub where "
                "Some Ok Err None Box Vec String assert debug_assert".split())
 PRIMITIVE = set("u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize bool str char f32 f64".split())
+# Types of the standard library that traits of ours are written for.
+FOREIGN = {"Arc", "Box", "Option", "Result", "Vec"}
 FUNCTION = re.compile(r"\bfn\s+(\w+)")
 
 
@@ -56,6 +58,8 @@ class Calls:
         self.crates, self.ambiguous, self.unclear = crates, ambiguous, defaultdict(int)
         self.all = [function for crate in crates for top in crate.roots for module in top.all()
                     for function in functions(module, crate.code[module.file])]
+        depends = {crate.name: crate.depends for crate in crates}
+        self.below = {name: self.closure(name, depends) for name in depends}
         self.named = defaultdict(list)
         self.typed = defaultdict(lambda: defaultdict(set))  # file, name -> types said of it
         for function in self.all:
@@ -71,6 +75,11 @@ class Calls:
                 found = set(re.findall(r"\b[A-Z]\w*", kind)) or PRIMITIVE & {kind.strip("&* ")}
                 for scope in self.scopes(module) if found else ():
                     self.typed[scope][name] |= found
+
+    @staticmethod
+    def closure(name, depends):
+        """The crate and those it uses, directly or not."""
+        return {name}.union(*(Calls.closure(other, depends) for other in depends[name]))
 
     @staticmethod
     def scopes(module):
@@ -105,7 +114,9 @@ class Calls:
             dot, path, name = found[1], found[2].replace(" ", "").split("::")[:-1], found[3]
             if name in KEYWORDS or not name[0].islower() or name not in self.named:
                 continue
-            methods = [other for other in self.named[name] if other.owners]
+            below = self.below[module.file.split("/")[1]]
+            methods = [other for other in self.named[name]
+                       if set(other.owners) - FOREIGN and other.module.file.split("/")[1] in below]
             if not dot and (not path or not path[-1][0].isupper()):
                 yield from self.free(module, tuple(path) + (name,))
             elif not dot:
@@ -119,7 +130,7 @@ class Calls:
                     kinds = (set(function.owners) if before[1] == "self"
                              else self.types(module, before[1]))
                 if kinds is not None:
-                    yield from (other for other in methods if kinds & set(other.owners))
+                    yield from (other for other in methods if kinds & set(other.owners) - FOREIGN)
                 elif len(methods) <= self.ambiguous:
                     yield from methods
                 else:
@@ -128,8 +139,8 @@ class Calls:
 
 def follow(calls, start, stops):
     """Everything reached from `start`, first come first; stopped names are not followed."""
-    file, _, name = start.rpartition(":")
-    name = name.split("::")
+    file, _, name = start.partition(".rs:")
+    file, name = f"{file}.rs", name.split("::")
     first = [function for function in calls.named[name[-1]] if function.module.file == file
              and (len(name) == 1 or name[0] in function.owners)]
     if not first:

@@ -147,6 +147,8 @@ class Crate:
 
     def __init__(self, folder, root):
         self.name, self.folder = folder.name, folder
+        manifest = (folder / "Cargo.toml").read_text().split("[dev-dependencies]")[0]
+        self.depends = set(re.findall(r'path = "\.\./([\w-]+)"', manifest))
         self.texts = {}
         for file in sorted((folder / "src").rglob("*.rs")):
             self.texts[str(file.relative_to(root))] = file.read_text()
