@@ -16,7 +16,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall test test-full test-programs test-kernels test-kernels-quick demo soak bench-first fmt lint clean toolchain
+.PHONY: build install uninstall test test-full test-programs test-kernels test-kernels-quick demo soak bench-first fmt lint shape msrv deny miri clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -78,6 +78,11 @@ fmt:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+# Long lines, long functions, circles of files; the oldest Rust promised; dependencies; the pure parts under Miri.
+# What a check needs and this machine has not is SKIPPED, loudly.
+shape msrv deny miri:
+	@./tests/shape/check.sh $@ "$(abspath $(TARGET))"
 
 clean:
 	$(CARGO) clean

@@ -1,4 +1,6 @@
 //! The machine a measurement was made on: a number without it says nothing.
+use std::fmt;
+
 use serde::Serialize;
 
 use crate::sysfs;
@@ -15,6 +17,23 @@ pub struct Machine {
     /// The system's setting for transparent huge pages; the workers turn them off for themselves.
     pub thp: String,
     pub swap_before: bool,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine {
+            processor,
+            cores,
+            kernel,
+            thp,
+            clock_source,
+            ..
+        } = self;
+        write!(
+            f,
+            "{processor}, {cores} cores, Linux {kernel}, THP {thp}, clock {clock_source}"
+        )
+    }
 }
 
 impl Machine {

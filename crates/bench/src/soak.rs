@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use crate::content::Random;
-use crate::governed::find_command;
+use crate::launch::find_command;
 use crate::{sysfs, undo};
 
 /// What to soak, and for how long.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use pagetide_bench::track::memory::{HugePages, Plain};
+use pagetide_bench::memory::{HugePages, Plain};
 use support::skip::skipped;
 
 /// Cargo builds the examples of the package under test only, which they are not of.

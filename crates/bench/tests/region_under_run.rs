@@ -5,6 +5,7 @@ mod support;
 
 use std::time::Duration;
 
+use pagetide_bench::paging::task::{Home, Phase, Task, WORKER};
 use support::pagetide::{able, governed};
 use support::process::run;
 use support::skip::skipped;
@@ -18,7 +19,16 @@ fn a_region_keeps_its_memory_from_the_pager_of_its_program() {
     if let Err(reason) = able() {
         return skipped("a region under run", &reason);
     }
-    let sizes = "--bytes=8388608 --accesses=500 --warmup=500 --region=2097152";
+    let phases = [0, 100].map(|writes| Phase {
+        accesses: 500,
+        writes,
+    });
+    let task = |home| Task {
+        warmup: 500,
+        phases: phases.into(),
+        home,
+        ..Task::random_reads(8 << 20, 2 << 20, 0)
+    };
     let checksum = |outcome: &support::process::Outcome| {
         assert_eq!(outcome.code(), Some(0), "{}", outcome.describe());
         let found: serde_json::Value = serde_json::from_str(&outcome.stdout_text()).unwrap();
@@ -28,18 +38,15 @@ fn a_region_keeps_its_memory_from_the_pager_of_its_program() {
         );
         found["checksum"].as_str().unwrap().to_owned()
     };
-    for delivery in ["", " --region-signal"] {
-        let arguments = format!("worker {sizes}{delivery}");
+    for home in [Home::Thread, Home::Signal] {
+        let task = serde_json::to_string(&task(home)).unwrap();
         let mut expected = None;
         for _ in 0..TIMES {
             let mut command = governed(
                 &["--quiet", "--resident", "64M"],
                 env!("CARGO_BIN_EXE_pagetide-bench"),
             );
-            let found = checksum(&run(
-                command.args(arguments.split(' ')),
-                Duration::from_secs(60),
-            ));
+            let found = checksum(&run(command.args([WORKER, &task]), Duration::from_secs(60)));
             assert_eq!(*expected.get_or_insert_with(|| found.clone()), found);
         }
     }

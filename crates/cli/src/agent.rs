@@ -3,14 +3,13 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use pagetide_pager::protocol::environment::{AGENT_FILE, LD_PRELOAD, Variables};
+
 use crate::exit::{Exit, Failure};
 use crate::program::elf;
 
 /// File name of the agent.
 pub const FILE_NAME: &str = "libpagetide_preload.so";
-/// Environment variable that names the agent's file, for an agent that is not where it is looked
-/// for.
-pub const VARIABLE: &str = "PAGETIDE_AGENT";
 
 /// Where the agent may be, seen from the directory of this executable: beside it, installed under
 /// the same prefix, and (for test programs) beside cargo's `deps`.
@@ -22,7 +21,7 @@ pub fn find() -> Result<PathBuf, Failure> {
         .and_then(|path| path.canonicalize())
         .unwrap_or_default();
     find_from(
-        std::env::var_os(VARIABLE),
+        std::env::var_os(AGENT_FILE),
         executable.parent().unwrap_or(Path::new("/")),
     )
 }
@@ -35,55 +34,48 @@ fn find_from(named: Option<OsString>, directory: &Path) -> Result<PathBuf, Failu
             .map(|place| directory.join(place).join(FILE_NAME))
             .collect(),
     };
-    let Some(agent) = candidates
+    let cannot = |message: String| Failure::new(Exit::CannotPage, message);
+    let mut files = candidates
         .iter()
-        .filter_map(|file| file.canonicalize().ok())
-        .find(|file| file.is_file())
-    else {
+        .filter_map(|file| file.canonicalize().ok());
+    let Some(agent) = files.find(|file| file.is_file()) else {
         let looked: Vec<String> = candidates
             .iter()
             .map(|file| file.display().to_string())
             .collect();
-        return Err(Failure::new(
-            Exit::CannotPage,
-            format!(
-                "the agent {FILE_NAME} was not found (looked at {}); install it with `make \
-                 install`, build it with \
-                 `cargo build --release -p pagetide-preload`, or name its file in {VARIABLE}",
-                looked.join(", ")
-            ),
-        ));
+        return Err(cannot(format!(
+            "the agent {FILE_NAME} was not found (looked at {}); install it with `make install`, \
+             build it with `cargo build --release -p pagetide-preload`, or name its file in \
+             {AGENT_FILE}",
+            looked.join(", ")
+        )));
     };
+    let shown = agent.display();
     if !elf::is_library(&agent) {
-        return Err(Failure::new(
-            Exit::CannotPage,
-            format!(
-                "'{}' is not a shared library of this machine's kind, so it is not the agent \
-                 {FILE_NAME}; name its file in {VARIABLE}, or unset that",
-                agent.display()
-            ),
-        ));
+        return Err(cannot(format!(
+            "'{shown}' is not a shared library of this machine's kind, so it is not the agent \
+             {FILE_NAME}; name its file in {AGENT_FILE}, or unset that"
+        )));
     }
-    if agent
-        .as_os_str()
-        .as_bytes()
-        .iter()
-        .any(|b| b.is_ascii_whitespace() || matches!(b, b':' | b'$'))
-    {
-        return Err(Failure::new(
-            Exit::CannotPage,
-            format!(
-                "the agent's path '{}' has a space, ':' or '$', which LD_PRELOAD cannot hold; \
-                 move it, or name a copy in {VARIABLE}",
-                agent.display()
-            ),
-        ));
+    let is_odd = |b: &u8| b.is_ascii_whitespace() || matches!(b, b':' | b'$');
+    if agent.as_os_str().as_bytes().iter().any(is_odd) {
+        return Err(cannot(format!(
+            "the agent's path '{shown}' has a space, ':' or '$', which LD_PRELOAD cannot hold; \
+             move it, or name a copy in {AGENT_FILE}"
+        )));
     }
     Ok(agent)
 }
 
+/// `variables`, and the one that has the agent loaded.
+pub fn preloaded(agent: &Path, mut variables: Variables) -> Variables {
+    let list = preload_list(agent, std::env::var_os(LD_PRELOAD));
+    variables.push((LD_PRELOAD, list));
+    variables
+}
+
 /// `LD_PRELOAD` for the program: the agent, then what was there before.
-pub fn preload_list(agent: &Path, before: Option<OsString>) -> OsString {
+fn preload_list(agent: &Path, before: Option<OsString>) -> OsString {
     let mut list = agent.as_os_str().to_owned();
     for entry in before
         .unwrap_or_default()

@@ -150,15 +150,14 @@ fn seconds(text: &str) -> Result<Duration, String> {
 const LOCK_ABOUT: &str = "\
 Keep the pages of files in memory, from the moment anyone touches them.
 
-On fault (the usual mode) nothing is read: a page is locked once some process has brought it into the page cache, \
-looked for ten times a second. With --mode now everything is read and locked first. The locks end \
-with the command. \
-Files that are not yours, nor writable for you, are locked with --mode now only. What a file \
-grows by, and files that come later, are not covered.
+On fault (the usual mode) nothing is read: a page is locked once some process has brought it into \
+the page cache, looked for ten times a second. With --mode now everything is read and locked \
+first. The locks end with the command. Files that are not yours, nor writable for you, are locked \
+with --mode now only. What a file grows by, and files that come later, are not covered.
 
-What --access reads ahead of those who touch the file: adaptive, parts that are touched densely or in order; sequential, 2 MiB \
-and more after every touch; random and normal, nothing beyond what the toucher's own system calls \
-read.";
+What --access reads ahead of those who touch the file: adaptive, parts that are touched densely \
+or in order; sequential, 2 MiB and more after every touch; random and normal, nothing beyond what \
+the toucher's own system calls read.";
 
 /// Options of `lock`.
 #[derive(Debug, Args)]
@@ -178,7 +177,12 @@ pub struct Lock {
     #[arg(long, conflicts_with = "hold_for")]
     pub daemon: bool,
     /// End after this time: 30 (seconds), 500ms, 1.5s, 10m, 2h, 1d. Not together with --daemon
-    #[arg(long = "for", id = "hold_for", value_name = "DURATION", value_parser = crate::commands::lock::parts::parse_duration)]
+    #[arg(
+        long = "for",
+        id = "hold_for",
+        value_name = "DURATION",
+        value_parser = crate::commands::lock::parts::parse_duration
+    )]
     pub hold_for: Option<Duration>,
     /// Internal: this is the background process
     #[arg(long, hide = true)]
@@ -239,7 +243,14 @@ pub struct Run {
     pub only_mappings_over: Option<u64>,
     /// Instead of a budget: the program's memory never goes to swap. on-fault locks it as it is
     /// touched, now all of it, reservations and stacks included
-    #[arg(long, value_enum, value_name = "WHEN", conflicts_with_all = ["resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over"])]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "WHEN",
+        conflicts_with_all = [
+            "resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over"
+        ]
+    )]
     pub lock: Option<LockMode>,
     /// Say nothing on stderr except errors
     #[arg(long, short)]

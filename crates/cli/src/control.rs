@@ -88,9 +88,8 @@ mod tests {
 
     #[test]
     fn refusals_and_nonsense_are_told_apart() {
-        assert!(
-            matches!(asked("{\"status\":\"error\",\"message\":\"no\"}\n"), Err(ControlError::Refused(m)) if m == "no")
-        );
+        let refused = asked("{\"status\":\"error\",\"message\":\"no\"}\n");
+        assert!(matches!(refused, Err(ControlError::Refused(m)) if m == "no"));
         assert!(matches!(asked("what?\n"), Err(ControlError::Garbled(_))));
         assert!(matches!(asked(""), Err(ControlError::Silent(..))));
         let nowhere = ask(

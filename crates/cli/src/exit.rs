@@ -2,6 +2,8 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use pagetide_pager::protocol::refusal::Cause;
+
 /// The codes of commands that ask governed processes.
 pub const OF_PROCESSES: &str =
     "Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong arguments.";
@@ -96,6 +98,15 @@ impl Exit {
     }
 }
 
+impl From<Cause> for Exit {
+    fn from(cause: Cause) -> Exit {
+        match cause {
+            Cause::System => Exit::CannotPage,
+            Cause::Store => Exit::Store,
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> ExitCode {
         ExitCode::from(exit.code())
@@ -125,6 +136,13 @@ impl Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_program_exits_as_the_launcher_will() {
+        for cause in [Cause::System, Cause::Store] {
+            assert_eq!(Exit::from(cause).code(), cause.exit_status());
+        }
+    }
 
     #[test]
     fn every_code_is_in_the_table_once() {

@@ -1,5 +1,6 @@
 //! The exact line that mends a missing privilege, by situation: root or not, in a container or not.
 use pagetide_kernel::probe::Openings;
+use pagetide_kernel::procfs::status::in_first_user_namespace;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -19,11 +20,9 @@ impl Situation {
         use rustix::fs::{StatVfsMountFlags, statvfs};
         let read_only =
             statvfs("/proc/sys").is_ok_and(|fs| fs.f_flag.contains(StatVfsMountFlags::RDONLY));
-        let users = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
-        let own_namespace = !users.trim().is_empty() && !users.trim().ends_with("4294967295");
         Situation {
             root: geteuid().is_root(),
-            container: read_only || own_namespace,
+            container: read_only || in_first_user_namespace() == Some(false),
         }
     }
 

@@ -12,6 +12,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
+use pagetide_pager::protocol::loss::Loss;
 use pagetide_pager::report::Statistics;
 use pagetide_pager::ungoverned::Started;
 
@@ -22,8 +23,8 @@ use crate::held::is_held;
 pub struct Reading {
     /// The counters.
     pub statistics: Statistics,
-    /// Data were lost in this process, and it was ended for it.
-    pub lost: bool,
+    /// Data were lost in this process, and how; it was ended for it.
+    pub loss: Option<Loss>,
     /// What the pager had to say; empty for nothing.
     pub message: String,
     /// `CLOCK_MONOTONIC` when the pager started, in nanoseconds.
@@ -73,7 +74,7 @@ impl Reader {
         let ledger = &*self.0;
         (ledger.magic.load(Relaxed) == LEDGER_MAGIC).then(|| Reading {
             statistics: ledger.statistics(),
-            lost: ledger.lost.load(Relaxed) != 0,
+            loss: ledger.loss(),
             message: ledger.message(),
             started_ns: ledger.started_ns.load(Relaxed),
             executing: ledger.executing.load(Relaxed) != 0,
@@ -104,7 +105,7 @@ mod tests {
         bytes[8..12].copy_from_slice(&77u32.to_ne_bytes());
         std::fs::write(&path, &bytes).unwrap();
         let reading = reader.read(&path).unwrap();
-        assert_eq!((reading.statistics.pid, reading.lost), (77, false));
+        assert_eq!((reading.statistics.pid, reading.loss), (77, None));
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
         assert_eq!(reader.read(&link), None);

@@ -3,7 +3,7 @@
 //!
 //! [`args`] declares the command line, [`exit`] the exit codes. `run` is [`launch`]; what it needs
 //! to know first is in
-//! [`program`], [`agent`] and [`memory`]. What runs already is found by [`governed`] in the
+//! [`program`] and [`agent`]. What runs already is found by [`runs`] in the
 //! directories of [`rundir`], read from [`ledger_file`] and spoken to by [`control`].
 #![deny(unsafe_code)]
 
@@ -19,10 +19,10 @@ pub mod governed;
 pub mod held;
 pub mod launch;
 pub mod ledger_file;
-pub mod memory;
 pub mod plot;
 pub mod program;
 pub mod rundir;
+pub mod runs;
 pub mod size;
 pub mod table;
 pub mod top;

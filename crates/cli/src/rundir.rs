@@ -1,21 +1,20 @@
 //! The private directories in which launcher, agents and observers meet.
 //!
 //! A user's base directory is `$XDG_RUNTIME_DIR/pagetide`, else `/tmp/pagetide-UID`. In it is one
-//! `run-PID` per launcher, and in that, per governed process, `PID.sock` and `PID-START.stats`, or
-//! `PID.refused` when the agent could not start, and `PID.ungoverned` when that was in a
-//! descendant, which then runs on without it.
+//! `run-PID` per launcher, and in that the [files] of the governed processes.
+//!
+//! [files]: pagetide_pager::protocol::files
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use pagetide_pager::protocol::files::RUN_PREFIX;
 use rustix::process::geteuid;
 
 use crate::exit::{Exit, Failure};
+use crate::runs::clean_stale;
 use crate::{governed, held};
-
-/// The prefix of a run's directory; the launcher's PID follows.
-pub const RUN_PREFIX: &str = "run-";
 
 /// A socket's path has at most 107 bytes, of which `/pagetide/run-PID/PID.sock` may take 40.
 const RUNTIME_PATH_BYTES_MAX: usize = 64;
@@ -125,85 +124,6 @@ impl Drop for RunDir {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
-}
-
-/// Run directories in `base`.
-pub fn runs(base: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(base).into_iter().flatten().flatten();
-    entries
-        .filter(|entry| {
-            entry
-                .file_name()
-                .to_str()
-                .is_some_and(|name| name.starts_with(RUN_PREFIX))
-        })
-        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-        .map(|entry| entry.path())
-        .collect()
-}
-
-/// Removes this user's run directories in which neither the launcher nor any governed process
-/// lives.
-pub fn clean_stale(base: &Path) {
-    for run in runs(base) {
-        let name = run
-            .file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default();
-        let pid = name
-            .strip_prefix(RUN_PREFIX)
-            .and_then(|rest| rest.parse().ok());
-        let ours = fs::symlink_metadata(&run).is_ok_and(|meta| meta.uid() == geteuid().as_raw());
-        // By its number as well: it may not have come to holding the directory yet.
-        let launcher_alive = || {
-            File::open(&run).is_ok_and(|directory| held::is_held(directory) == Some(true))
-                || pid.is_some_and(governed::is_launcher)
-        };
-        if ours && !launcher_alive() && !governed::any_alive(&run) {
-            let _ = fs::remove_dir_all(&run);
-        }
-    }
-}
-
-/// Base directories to look for runs in: this user's, and for root everybody's. Those that are not
-/// what they should be (links, directories of a user other than their name says) are left out.
-pub fn bases() -> Vec<PathBuf> {
-    let uid = geteuid();
-    let mut found = Vec::new();
-    let mut consider = |path: PathBuf, owner: Option<u32>| {
-        let good = fs::symlink_metadata(&path).is_ok_and(|meta| {
-            meta.is_dir()
-                && owner.is_none_or(|owner| meta.uid() == owner)
-                && (uid.is_root() || meta.uid() == uid.as_raw())
-        });
-        if good && !found.contains(&path) {
-            found.push(path);
-        }
-    };
-    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
-        consider(Path::new(&runtime).join("pagetide"), None);
-    }
-    let number = |name: &str| name.parse::<u32>().ok();
-    for name in names("/run/user").filter(|name| number(name).is_some()) {
-        consider(
-            Path::new("/run/user").join(&name).join("pagetide"),
-            number(&name),
-        );
-    }
-    for name in names("/tmp") {
-        if let Some(owner) = name.strip_prefix("pagetide-").and_then(number) {
-            consider(Path::new("/tmp").join(&name), Some(owner));
-        }
-    }
-    found
-}
-
-fn names(directory: &str) -> impl Iterator<Item = String> {
-    fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
 }
 
 #[cfg(test)]

@@ -62,8 +62,9 @@ macro_rules! bounded {
 }
 
 bounded! {
-    brk_grow_shrink exec_self fork_verify fork_while_writing madvise_free_rewritten madvise_hints malloc_patterns map_populate mprotect_readonly
-    munmap_whole read_write_buffers static_arrays two_threads_one_page
+    brk_grow_shrink exec_self fork_verify fork_while_writing madvise_free_rewritten madvise_hints
+    malloc_patterns map_populate mprotect_readonly munmap_whole read_write_buffers static_arrays
+    two_threads_one_page
 }
 
 /// Threads that all get memory from the C library's own `mmap` at once outrun the pager for a

@@ -297,7 +297,8 @@ fn a_limit_on_file_sizes_kills_nobody_but_the_program() {
         let file = format!("file:{}", scratch().display());
         for (limit, store, code) in [(0, &*file, 3), (100, "ram:", 128 + 25)] {
             let script = format!(
-                "ulimit -c 0; ulimit -f {limit}; exec {} run --store {store} -- head -c 200000 /dev/zero >{out} 2>{out}",
+                "ulimit -c 0; ulimit -f {limit}; exec {} run --store {store} -- \
+                 head -c 200000 /dev/zero >{out} 2>{out}",
                 binary().unwrap().display(),
                 out = out.display()
             );

@@ -85,7 +85,8 @@ const AT_RISK_IN_PLACE: [(&[&str], &str); 2] = [
             "process_vm",
             "proc_self_mem",
         ],
-        "memory that is written to by a device, by process_vm_writev or /proc/PID/mem is at risk before Linux 6.8",
+        "memory that is written to by a device, by process_vm_writev or /proc/PID/mem is at risk \
+         before Linux 6.8",
     ),
     (
         &["remap_races"],
@@ -159,15 +160,22 @@ macro_rules! all_hazards {
     ($then:ident $($before:tt)*) => {
         $then! {
             $($before)*
-            addresses_many bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self give_up_without_pause
-            fd_count_visible fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_other_tables fork_parent_first fork_slow_child
-            fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten
-            madvise_hints main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate memory_calls_at_random mlock_part mprotect_none
-            mprotect_readonly mprotect_rwx mremap_beside_mmap mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole
-            odirect_read private_file_mapping privileges_follow process_vm processors_unseen proc_self_mem raw_fork raw_syscall_memory read_write_buffers remap_races reservation
-            rlimit_as rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc sigalrm_storm sigkill_child sigprof_itimer
-            sigsegv_genuine sigwait_signalfd spawn_family static_arrays stop_continue sync_in_paged_memory threads_come_and_go
-            thread_stacks two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
+            addresses_many bare_exit brk_grow_shrink brk_returns chdir_chroot clone_without_vm
+            close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self
+            give_up_without_pause fd_count_visible fork_deep fork_discard fork_exec fork_fifty
+            fork_from_thread fork_malloc_threads fork_other_tables fork_parent_first fork_slow_child
+            fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read
+            madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten madvise_hints
+            main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate
+            memory_calls_at_random mlock_part mprotect_none mprotect_readonly mprotect_rwx
+            mremap_beside_mmap mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink
+            mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole odirect_read
+            private_file_mapping privileges_follow process_vm processors_unseen proc_self_mem
+            raw_fork raw_syscall_memory read_write_buffers remap_races reservation rlimit_as
+            rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc
+            sigalrm_storm sigkill_child sigprof_itimer sigsegv_genuine sigwait_signalfd spawn_family
+            static_arrays stop_continue sync_in_paged_memory threads_come_and_go thread_stacks
+            two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
         }
     };
 }
@@ -268,9 +276,11 @@ all_hazards! { under_mask
 under_mask! {
     /// Linux 6.7 evicts pages where they are, and has the rest.
     without_move "move":
-    brk_grow_shrink fork_deep fork_discard fork_malloc_threads fork_verify fork_while_unmapping fork_while_writing give_up_without_pause
-    madvise_dontneed madvise_free_rewritten malloc_patterns many_mappings map_fixed_over_part memory_calls_at_random mlock_part mprotect_readonly
-    mremap_beside_mmap mremap_move mremap_pieces mremap_unmap_grow setuid_drop threads_come_and_go two_threads_one_page
+    brk_grow_shrink fork_deep fork_discard fork_malloc_threads fork_verify fork_while_unmapping
+    fork_while_writing give_up_without_pause madvise_dontneed madvise_free_rewritten malloc_patterns
+    many_mappings map_fixed_over_part memory_calls_at_random mlock_part mprotect_readonly
+    mremap_beside_mmap mremap_move mremap_pieces mremap_unmap_grow setuid_drop threads_come_and_go
+    two_threads_one_page
 }
 
 under_mask! {
@@ -282,29 +292,32 @@ under_mask! {
 under_mask! {
     /// What is present is asked of the page map, page by page.
     without_pagemap_scan "pagemap-scan":
-    brk_grow_shrink fork_verify fork_while_writing madvise_dontneed madvise_free_rewritten malloc_patterns many_mappings map_fixed_over_part map_populate
-    memory_calls_at_random mremap_grow mremap_move mremap_pieces mremap_unmap_grow remap_races reservation
+    brk_grow_shrink fork_verify fork_while_writing madvise_dontneed madvise_free_rewritten
+    malloc_patterns many_mappings map_fixed_over_part map_populate memory_calls_at_random
+    mremap_grow mremap_move mremap_pieces mremap_unmap_grow remap_races reservation
 }
 
 under_mask! {
     /// Kernels before 6.9: descriptors go to a forked child in another way.
     without_pidfd_thread "pidfd-thread":
-    daemon_double_fork fork_deep fork_discard fork_exec fork_fifty fork_from_thread fork_malloc_threads fork_parent_first fork_slow_child
-    fork_verify fork_while_writing rlimit_nofile seccomp_filter setuid_drop
+    daemon_double_fork fork_deep fork_discard fork_exec fork_fifty fork_from_thread
+    fork_malloc_threads fork_parent_first fork_slow_child fork_verify fork_while_writing
+    rlimit_nofile seccomp_filter setuid_drop
 }
 
 under_mask! {
     /// Kernels before 5.15: of several events under way, the first that is over seems to be the
     /// last.
     without_event_count "event-count,move":
-    fork_verify give_up_without_pause given_up_while_emptied madvise_dontneed madvise_free_rewritten malloc_patterns
-    memory_calls_at_random remap_races threads_come_and_go
+    fork_verify give_up_without_pause given_up_while_emptied madvise_dontneed madvise_free_rewritten
+    malloc_patterns memory_calls_at_random remap_races threads_come_and_go
 }
 
 under_mask! {
     /// Before 5.19 COPY does not protect pages of read-only memory, which may be made writable.
     without_wp_shmem "wp-shmem,move":
-    fork_verify given_up_while_emptied madvise_dontneed memory_calls_at_random mprotect_none mprotect_readonly
+    fork_verify given_up_while_emptied madvise_dontneed memory_calls_at_random mprotect_none
+    mprotect_readonly
 }
 
 macro_rules! with_file {
@@ -317,9 +330,10 @@ macro_rules! with_file {
 }
 
 with_file! {
-    brk_grow_shrink chdir_chroot close_all_fds daemon_double_fork dup2_random exec_self fork_deep fork_fifty fork_parent_first
-    fork_slow_child fork_verify fork_while_writing madvise_dontneed mremap_move munmap_whole odirect_read rlimit_nofile
-    setuid_drop sigkill_child stop_continue two_threads_one_page
+    brk_grow_shrink chdir_chroot close_all_fds daemon_double_fork dup2_random exec_self fork_deep
+    fork_fifty fork_parent_first fork_slow_child fork_verify fork_while_writing madvise_dontneed
+    mremap_move munmap_whole odirect_read rlimit_nofile setuid_drop sigkill_child stop_continue
+    two_threads_one_page
 }
 
 /// Every C program of these tests in every way it is compiled: who runs them on a system without a
@@ -332,9 +346,10 @@ fn every_program_compiles() {
         let names = names.iter().filter(shared);
         names.map(move |name| (*folder, name.as_str(), &[][..]))
     });
-    let special: [(&str, &str, &[&str]); 2] = [
+    let special: [(&str, &str, &[&str]); 3] = [
         ("hazards", "lookups_watched", &["-shared", "-fPIC"]),
         ("programs", "four_threads", &["-static"]),
+        ("programs", "exits", &["-static"]),
     ];
     for (folder, name, extra) in plain.chain(special) {
         compile_c(folder, name, extra).unwrap_or_else(|error| panic!("{error}"));

@@ -277,7 +277,8 @@ fn signals_that_were_ignored_stay_so() {
     }
     let data = Data::new("ignored");
     let mut shell = Command::new("sh");
-    let script = "trap '' HUP; \"$0\" lock \"$1\" & sleep 1; kill -HUP $!; sleep 1; kill -TERM $! && wait $!";
+    let script = "trap '' HUP; \"$0\" lock \"$1\" & sleep 1; kill -HUP $!; sleep 1; \
+                  kill -TERM $! && wait $!";
     shell
         .args(["-c", script])
         .arg(binary().unwrap())
@@ -409,7 +410,12 @@ fn a_program_that_cannot_be_locked_is_not_started() {
     let run_as = |memlock: &str| {
         let mut command = Command::new("sh");
         command
-            .args(["-c", "ulimit -l \"$0\"; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock --reuid 65534 --regid 65534 --clear-groups \"$1\" run --lock on-fault -- echo ran"])
+            .args([
+                "-c",
+                "ulimit -l \"$0\"; exec setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock \
+                 --reuid 65534 --regid 65534 --clear-groups \
+                 \"$1\" run --lock on-fault -- echo ran",
+            ])
             .arg(memlock)
             .arg(&agent);
         run(&mut command, LIMIT)

@@ -329,10 +329,15 @@ fn rust_compiler() {
     let mut text = "use std::collections::{BTreeMap, HashMap};\n".to_owned();
     for number in 0..scaled(800) {
         text += &format!(
-            "pub fn f{number}(x: &[u64]) -> Vec<(String, u64)> {{ let mut a: BTreeMap<String, u64> = BTreeMap::new(); let mut b: \
-             HashMap<u64, Vec<u64>> = HashMap::new(); for (i, v) in x.iter().enumerate() {{ *a.entry(format!(\"{{}}-{{}}\", v, i + \
-             {number})).or_default() += v; b.entry(v % {}).or_default().push(*v); }} let mut c: Vec<_> = a.into_iter().collect(); \
-             c.sort_by(|p, q| q.1.cmp(&p.1).then(p.0.cmp(&q.0))); c.retain(|e| b.contains_key(&(e.1 % 7))); c }}\n",
+            "pub fn f{number}(x: &[u64]) -> Vec<(String, u64)> {{ \
+             let mut a: BTreeMap<String, u64> = BTreeMap::new(); \
+             let mut b: HashMap<u64, Vec<u64>> = HashMap::new(); \
+             for (i, v) in x.iter().enumerate() {{ \
+             *a.entry(format!(\"{{}}-{{}}\", v, i + {number})).or_default() += v; \
+             b.entry(v % {}).or_default().push(*v); }} \
+             let mut c: Vec<_> = a.into_iter().collect(); \
+             c.sort_by(|p, q| q.1.cmp(&p.1).then(p.0.cmp(&q.0))); \
+             c.retain(|e| b.contains_key(&(e.1 % 7))); c }}\n",
             number + 1
         );
     }

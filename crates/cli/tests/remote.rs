@@ -114,7 +114,9 @@ fn a_scan_asks_for_many_pages_at_once() {
     };
     // Pages got, and requests read by the server, which reads all that has arrived at once.
     let after = |passes: &str| {
-        let program = "import os, sys\npart = os.urandom(1 << 20)\ndata = bytearray(part * 32)\nfor _ in range(int(sys.argv[1])): assert sum(data[::4096]) == 32 * sum(part[::4096])";
+        let program = "import os, sys\npart = os.urandom(1 << 20)\ndata = bytearray(part * 32)\n\
+                       for _ in range(int(sys.argv[1])): \
+                       assert sum(data[::4096]) == 32 * sum(part[::4096])";
         let mut paged = governed(
             &["--resident", "12M", "--store", &server.uri("")],
             "python3",

@@ -138,7 +138,8 @@ macro_rules! either_way {
 either_way! {
     full_for_a_while: unnoticed("fault:put-full-after=500,put-full-count=20:ram:");
     writes_that_fail_for_a_while: unnoticed("fault:put-fail-after=500,put-fail-count=20:ram:");
-    a_temporary_failure_to_read: unnoticed("fault:get-fail-after=500,get-fail-count=1,fail-kind=temporary:ram:");
+    a_temporary_failure_to_read:
+        unnoticed("fault:get-fail-after=500,get-fail-count=1,fail-kind=temporary:ram:");
     full_for_ever: ended_in_time("fault:put-full-after=300:ram:");
     smaller_than_the_program: held_or_ended("ram:?max=8M");
     file_smaller_than_the_program: held_or_ended(&format!("file:{}?max=8M", in_file()));
@@ -146,7 +147,8 @@ either_way! {
     reads_that_always_fail: lost_loudly("fault:get-fail-after=300:ram:");
     reads_that_are_always_corrupt: lost_loudly("fault:get-corrupt-after=300:ram:");
     reads_that_are_always_short: lost_loudly("fault:get-short-after=300:ram:");
-    reads_from_a_file_that_are_always_corrupt: lost_loudly(&format!("fault:get-corrupt-after=300:file:{}", in_file()));
+    reads_from_a_file_that_are_always_corrupt:
+        lost_loudly(&format!("fault:get-corrupt-after=300:file:{}", in_file()));
 }
 
 #[test]

@@ -7,31 +7,15 @@
 //! Syscall User Dispatch (5.11; see the kernel's admin guide) does that for one thread and one
 //! call, without privilege: system calls made outside our own text raise SIGSYS, whose handler
 //! makes the call itself and can work before and after it.
-use std::arch::{asm, global_asm};
+use std::arch::global_asm;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
-/// A raw system call. Negative results are errnos.
-///
-/// # Safety
-/// As the system call asks.
-#[inline(always)]
-pub unsafe fn syscall6(number: usize, args: [usize; 6]) -> isize {
-    let result: isize;
-    // SAFETY: the x86-64 system call ABI; what the call does the caller answers for.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2],
-            in("r10") args[3], in("r8") args[4], in("r9") args[5],
-            lateout("rcx") _, lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result
-}
+use crate::loaded::own_text;
+use crate::thread::set_signal_mask;
+
+pub use crate::syscall::syscall6;
 
 const SYS_RT_SIGACTION: usize = 13;
 const SYS_RT_SIGPROCMASK: usize = 14;
@@ -141,40 +125,17 @@ pub unsafe fn with_forks_caught<R>(
         restorer: pagetide_sigreturn as *const () as usize,
         mask: u64::MAX,
     };
-    let mask = crate::thread::set_signal_mask(0);
-    crate::thread::set_signal_mask(mask & !SIGSYS_BIT);
+    let mask = set_signal_mask(0);
+    set_signal_mask(mask & !SIGSYS_BIT);
     CONTEXT.store((&raw mut context).cast(), Ordering::Release);
-    let (text, text_len) = crate::thread::own_text();
+    let (text, text_len) = own_text();
     // SAFETY: installs a handler whose code and restorer live in this library for good, saving the
     // one before.
-    let installed = unsafe {
-        syscall6(
-            SYS_RT_SIGACTION,
-            [
-                SIGSYS,
-                &raw const ours as usize,
-                &raw mut context.saved as usize,
-                8,
-                0,
-                0,
-            ],
-        )
-    };
+    let installed = unsafe { set_sigsys_action(&ours, &mut context.saved) };
+    let selector = SELECTOR.as_ptr() as usize;
     // SAFETY: from here system calls of this thread outside our text go to the handler just
     // installed.
-    let on = unsafe {
-        syscall6(
-            SYS_PRCTL,
-            [
-                PR_SET_SYSCALL_USER_DISPATCH,
-                1,
-                text,
-                text_len,
-                SELECTOR.as_ptr() as usize,
-                0,
-            ],
-        )
-    };
+    let on = unsafe { set_dispatch([1, text, text_len, selector]) };
     SELECTOR.store(1, Ordering::SeqCst);
     let result = if installed == 0 && on == 0 {
         Ok(action())
@@ -185,18 +146,35 @@ pub unsafe fn with_forks_caught<R>(
     // SAFETY: ends the dispatch (a no-op in a child, which does not inherit it) and restores the
     // disposition; both are made from our text.
     unsafe {
-        syscall6(SYS_PRCTL, [PR_SET_SYSCALL_USER_DISPATCH, 0, 0, 0, 0, 0]);
-        syscall6(
-            SYS_RT_SIGACTION,
-            [SIGSYS, &raw const context.saved as usize, 0, 8, 0, 0],
-        );
+        set_dispatch([0; 4]);
+        set_sigsys_action(&context.saved, std::ptr::null_mut());
     }
     CONTEXT.store(std::ptr::null_mut(), Ordering::Release);
     if mask & SIGSYS_BIT != 0 {
-        let now = crate::thread::set_signal_mask(u64::MAX);
-        crate::thread::set_signal_mask(now | SIGSYS_BIT);
+        let now = set_signal_mask(u64::MAX);
+        set_signal_mask(now | SIGSYS_BIT);
     }
     result
+}
+
+/// # Safety
+/// As `rt_sigaction`, for SIGSYS; `old` may be null.
+#[inline(always)]
+unsafe fn set_sigsys_action(new: *const KernelSigaction, old: *mut KernelSigaction) -> isize {
+    let args = [SIGSYS, new as usize, old as usize, 8, 0, 0];
+    // SAFETY: by the caller's word.
+    unsafe { syscall6(SYS_RT_SIGACTION, args) }
+}
+
+/// Syscall User Dispatch of the calling thread: mode, exempt text and its length, selector.
+///
+/// # Safety
+/// As the `prctl` asks; a thread whose calls are dispatched has a handler for SIGSYS.
+#[inline(always)]
+unsafe fn set_dispatch([mode, text, len, selector]: [usize; 4]) -> isize {
+    let args = [PR_SET_SYSCALL_USER_DISPATCH, mode, text, len, selector, 0];
+    // SAFETY: by the caller's word.
+    unsafe { syscall6(SYS_PRCTL, args) }
 }
 
 /// How many forks were caught in this process and its ancestors; for tests and reports.

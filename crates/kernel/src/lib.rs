@@ -8,6 +8,7 @@
 
 pub mod fork;
 pub mod limits;
+pub mod loaded;
 pub mod maps;
 pub mod mask;
 pub mod memory;
@@ -21,6 +22,7 @@ pub mod procfs;
 pub mod residency;
 pub mod smaps;
 pub mod sync;
+pub mod syscall;
 pub mod thread;
 mod thread_id;
 pub mod trap;

@@ -1,6 +1,8 @@
 //! What this process may lock, and what it has locked.
 use rustix::process::{Resource, getrlimit};
 
+use crate::procfs::status::{Status, in_first_user_namespace};
+
 /// The lock limit and its use. Bytes; `None` is unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockLimits {
@@ -23,21 +25,19 @@ impl LockLimits {
 
     /// The same, or why it cannot be read.
     pub fn try_read() -> std::io::Result<LockLimits> {
-        let status = std::fs::read_to_string("/proc/self/status")?;
-        Ok(LockLimits::from_status(&status))
+        Ok(LockLimits::from_status(&Status::read(None)?))
     }
 
     fn from_status(status: &str) -> LockLimits {
-        const CAP_IPC_LOCK: u64 = 14;
+        const CAP_IPC_LOCK: u32 = 14;
         let limit = getrlimit(Resource::Memlock);
-        let capabilities = field(status, "CapEff")
-            .and_then(|mask| u64::from_str_radix(mask, 16).ok())
-            .unwrap_or(0);
+        let status = Status(status);
         LockLimits {
-            in_use: kibibytes(status, "VmLck").unwrap_or(0),
+            in_use: status.bytes("VmLck").unwrap_or(0),
             soft: limit.current,
             hard: limit.maximum,
-            capable: capabilities & 1 << CAP_IPC_LOCK != 0 && in_first_user_namespace(),
+            // It counts for locking in the first user namespace only.
+            capable: status.is_capable(CAP_IPC_LOCK) && in_first_user_namespace() == Some(true),
         }
     }
 
@@ -56,35 +56,11 @@ impl LockLimits {
     }
 }
 
-/// A capability counts for locking in the first user namespace only.
-fn in_first_user_namespace() -> bool {
-    std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| {
-        map.split_whitespace()
-            .eq(["0", "0", "4294967295"].iter().copied())
-    })
-}
-
-/// The text of a field of `/proc/PID/status`.
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
-}
-
-fn kibibytes(status: &str, name: &str) -> Option<u64> {
-    let number = field(status, name)?.strip_suffix(" kB")?;
-    number.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
 /// `VmLck` of process `pid` (this one if `None`), in bytes.
 pub fn locked_bytes(pid: Option<u32>) -> std::io::Result<u64> {
-    let status = match pid {
-        Some(pid) => std::fs::read_to_string(format!("/proc/{pid}/status"))?,
-        None => std::fs::read_to_string("/proc/self/status")?,
-    };
+    let status = Status::read(pid)?;
     // A kernel thread, or a process that has ended, has none.
-    Ok(kibibytes(&status, "VmLck").unwrap_or(0))
+    Ok(Status(&status).bytes("VmLck").unwrap_or(0))
 }
 
 #[cfg(test)]

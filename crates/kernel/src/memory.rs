@@ -5,13 +5,12 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::fork::syscall6;
 use crate::mask::{self, Masked};
 use crate::page::{PAGE_SIZE, PageNumber, PageRange};
+use crate::syscall::syscall;
 
 const SYS_MADVISE: usize = 28;
 const SYS_PROCESS_MADVISE: usize = 440;
-const SYS_PIDFD_OPEN: usize = 434;
 const MADV_DONTNEED: usize = 4;
 const MADV_DONTFORK: usize = 10;
 const MADV_DOFORK: usize = 11;
@@ -20,15 +19,7 @@ const MADV_POPULATE_WRITE: usize = 23;
 
 fn madvise(range: PageRange, advice: usize) -> Result<(), Errno> {
     // SAFETY: only reached from the functions below, each of which answers for its advice.
-    match unsafe {
-        syscall6(
-            SYS_MADVISE,
-            [range.address(), range.bytes(), advice, 0, 0, 0],
-        )
-    } {
-        0 => Ok(()),
-        error => Err(Errno::from_raw_os_error(-error as i32)),
-    }
+    unsafe { syscall(SYS_MADVISE, [range.address(), range.bytes(), advice]) }.map(drop)
 }
 
 /// Empties `range`: its pages are gone, and missing when next touched. On a userfaultfd with remove
@@ -104,29 +95,20 @@ pub unsafe fn set_writable(range: PageRange, writable: bool) -> Result<(), Errno
     const READ: usize = 1;
     const WRITE: usize = 2;
     let protection = if writable { READ | WRITE } else { READ };
+    let args = [range.address(), range.bytes(), protection];
     // SAFETY: mprotect(2) changes no bytes; the caller answers for the change of access.
-    match unsafe {
-        syscall6(
-            SYS_MPROTECT,
-            [range.address(), range.bytes(), protection, 0, 0, 0],
-        )
-    } {
-        0 => Ok(()),
-        error => Err(Errno::from_raw_os_error(-error as i32)),
-    }
+    unsafe { syscall(SYS_MPROTECT, args) }.map(drop)
 }
 
 /// Leaves `range` out of forked children, or ends that. Parts of `range` that are not mapped are
 /// passed over.
 pub fn set_inherited(range: PageRange, inherited: bool) -> Result<(), Errno> {
-    match madvise(
-        range,
-        if inherited {
-            MADV_DOFORK
-        } else {
-            MADV_DONTFORK
-        },
-    ) {
+    let advice = if inherited {
+        MADV_DOFORK
+    } else {
+        MADV_DONTFORK
+    };
+    match madvise(range, advice) {
         Err(Errno::NOMEM) => Ok(()),
         result => result,
     }
@@ -153,27 +135,8 @@ impl BatchDropper {
 
     /// For this process; an error where the kernel cannot.
     pub fn new() -> Result<BatchDropper, Errno> {
-        use std::os::fd::FromRawFd;
         mask::check(Masked::ProcessMadvise, Errno::INVAL)?;
-        // SAFETY: getpid and pidfd_open(2) have no other effect than a fresh descriptor.
-        let fd = unsafe {
-            syscall6(
-                SYS_PIDFD_OPEN,
-                [
-                    rustix::process::getpid().as_raw_nonzero().get() as usize,
-                    0,
-                    0,
-                    0,
-                    0,
-                    0,
-                ],
-            )
-        };
-        if fd < 0 {
-            return Err(Errno::from_raw_os_error(-fd as i32));
-        }
-        // SAFETY: fresh and ours.
-        let pidfd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let pidfd = this_process()?;
         let dropper = BatchDropper { pidfd };
         let scratch = crate::own::Mapping::new(PAGE_SIZE)?;
         // SAFETY: the scratch page holds nothing.
@@ -186,43 +149,55 @@ impl BatchDropper {
     /// # Safety
     /// As [`drop_pages`], for each.
     pub unsafe fn drop_ranges(&self, ranges: &[PageRange]) -> Result<(), Errno> {
-        let mut spans = [Span::default(); Self::MAX];
-        for (span, range) in spans.iter_mut().zip(ranges) {
-            *span = Span {
-                address: range.address(),
-                len: range.bytes(),
-            };
-        }
-        let mut rest = &spans[..ranges.len()];
-        while !rest.is_empty() {
-            let args = [
-                self.pidfd.as_raw_fd() as usize,
-                rest.as_ptr() as usize,
-                rest.len(),
-                MADV_DONTNEED,
-                0,
-                0,
-            ];
-            // SAFETY: `rest` is a live array of iovecs; the caller answers for the bytes they name.
-            let done = unsafe { syscall6(SYS_PROCESS_MADVISE, args) };
-            if done <= 0 {
-                return Err(if done == 0 {
-                    Errno::IO
-                } else {
-                    Errno::from_raw_os_error(-done as i32)
-                });
-            }
-            let mut done = done as usize;
-            while let Some(first) = rest.first() {
-                if done < first.len {
-                    break;
-                }
-                done -= first.len;
-                rest = &rest[1..];
-            }
-        }
-        Ok(())
+        // SAFETY: by the caller's word.
+        unsafe { advise_all(&self.pidfd, ranges, MADV_DONTNEED, true) }
     }
+}
+
+/// A descriptor of this process.
+pub fn this_process() -> Result<OwnedFd, Errno> {
+    use rustix::process::{PidfdFlags, getpid, pidfd_open};
+    pidfd_open(getpid(), PidfdFlags::empty())
+}
+
+/// The same advice about each of `ranges`, at most [`BatchDropper::MAX`]. Where the kernel stops
+/// within a range it goes on there if all have to be done, else with the next.
+///
+/// # Safety
+/// As the advice asks.
+pub(crate) unsafe fn advise_all(
+    this_process: &OwnedFd,
+    ranges: &[PageRange],
+    advice: usize,
+    all: bool,
+) -> Result<(), Errno> {
+    let mut spans = [Span::default(); BatchDropper::MAX];
+    for (span, range) in spans.iter_mut().zip(ranges) {
+        *span = Span {
+            address: range.address(),
+            len: range.bytes(),
+        };
+    }
+    let mut rest = &spans[..ranges.len()];
+    let process = this_process.as_raw_fd() as usize;
+    while !rest.is_empty() {
+        let args = [process, rest.as_ptr() as usize, rest.len(), advice, 0];
+        // SAFETY: `rest` is a live array of iovecs; the caller answers for the bytes they name.
+        let mut done = unsafe { syscall(SYS_PROCESS_MADVISE, args) }?;
+        if done == 0 {
+            return Err(Errno::IO);
+        }
+        while let Some(first) = rest.first()
+            && done >= first.len
+        {
+            done -= first.len;
+            rest = &rest[1..];
+        }
+        if done > 0 && !all {
+            rest = &rest[1..];
+        }
+    }
+    Ok(())
 }
 
 /// Reads pages of this process whatever their protection (`/proc/self/mem`). Where that cannot be
@@ -275,10 +250,7 @@ fn read_own(rooms: &mut [IoSliceMut<'_>], from: &[Span]) -> Result<usize, Errno>
     ];
     // SAFETY: `IoSliceMut` is an iovec by its definition; the kernel writes to the rooms alone,
     // which are exclusive, and checks what it reads.
-    match unsafe { syscall6(SYS_PROCESS_VM_READV, args) } {
-        read if read >= 0 => Ok(read as usize),
-        error => Err(Errno::from_raw_os_error(-error as i32)),
-    }
+    unsafe { syscall(SYS_PROCESS_VM_READV, args) }
 }
 
 /// Ends this process at once; nothing of it runs any more.
@@ -294,11 +266,7 @@ pub fn kill_self() -> ! {
 pub fn start_writing(fd: std::os::fd::RawFd, offset: u64, len: u64) {
     const SYS_SYNC_FILE_RANGE: usize = 277;
     const WRITE: usize = 2;
+    let args = [fd as usize, offset as usize, len as usize, WRITE];
     // SAFETY: sync_file_range(2) touches no memory and changes no contents.
-    unsafe {
-        syscall6(
-            SYS_SYNC_FILE_RANGE,
-            [fd as usize, offset as usize, len as usize, WRITE, 0, 0],
-        )
-    };
+    let _ = unsafe { syscall(SYS_SYNC_FILE_RANGE, args) };
 }

@@ -3,14 +3,16 @@
 //!
 //! Locking changes no byte and breaks no reference, so these functions are safe whatever the
 //! address; a wrong one is an errno.
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use rustix::io::Errno;
 
-use crate::fork::syscall6;
 use crate::limits::LockLimits;
+pub use crate::memory::this_process;
+use crate::memory::{BatchDropper, advise_all};
 use crate::page::PageRange;
 use crate::smaps;
+use crate::syscall::syscall;
 
 const SYS_MREMAP: usize = 25;
 const SYS_MSYNC: usize = 26;
@@ -20,7 +22,6 @@ const SYS_MUNLOCK: usize = 150;
 const SYS_MLOCKALL: usize = 151;
 const SYS_MUNLOCKALL: usize = 152;
 const SYS_MLOCK2: usize = 325;
-const SYS_PROCESS_MADVISE: usize = 440;
 const SYS_MEMFD_SECRET: usize = 447;
 
 /// `mlock2`: pages are locked as they are touched.
@@ -32,21 +33,18 @@ pub const MCL_FUTURE: u32 = 2;
 /// `mlockall`: as pages are touched (4.4).
 pub const MCL_ONFAULT: u32 = 4;
 
-fn plain(number: usize, args: [usize; 6]) -> Result<(), Errno> {
+fn plain<const N: usize>(number: usize, args: [usize; N]) -> Result<(), Errno> {
     // SAFETY: only reached from this file, with calls that lock, unlock or give harmless advice;
     // none changes a byte of memory.
-    match unsafe { syscall6(number, args) } {
-        0.. => Ok(()),
-        error => Err(Errno::from_raw_os_error(-error as i32)),
-    }
+    unsafe { syscall(number, args) }.map(drop)
 }
 
 /// `mlock2(2)`; with no flags `mlock(2)`, which every kernel has.
 pub fn mlock2(address: usize, len: usize, flags: u32) -> Result<(), Errno> {
     if flags == 0 {
-        return plain(SYS_MLOCK, [address, len, 0, 0, 0, 0]);
+        return plain(SYS_MLOCK, [address, len]);
     }
-    match plain(SYS_MLOCK2, [address, len, flags as usize, 0, 0, 0]) {
+    match plain(SYS_MLOCK2, [address, len, flags as usize]) {
         // Before 5.18 the kernel looks for present pages once it has locked everything, and says
         // ENOMEM of memory without access. It says so of the limit, too, and has locked nothing
         // then: but what was locked already may be beyond a limit that was lowered since.
@@ -81,12 +79,12 @@ fn is_locked(address: usize, len: usize) -> bool {
 
 /// `munlock(2)`.
 pub fn munlock(address: usize, len: usize) -> Result<(), Errno> {
-    plain(SYS_MUNLOCK, [address, len, 0, 0, 0, 0])
+    plain(SYS_MUNLOCK, [address, len])
 }
 
 /// `mlockall(2)`.
 pub fn mlockall(flags: u32) -> Result<(), Errno> {
-    plain(SYS_MLOCKALL, [flags as usize, 0, 0, 0, 0, 0])
+    plain(SYS_MLOCKALL, [flags as usize])
 }
 
 /// `mremap(2)`, with all five arguments: the C library's reads the fifth with `MREMAP_DONTUNMAP`
@@ -102,17 +100,14 @@ pub unsafe fn mremap(
     flags: u32,
     to: usize,
 ) -> Result<usize, Errno> {
-    let args = [address, old_len, new_len, flags as usize, to, 0];
+    let args = [address, old_len, new_len, flags as usize, to];
     // SAFETY: by the caller's word.
-    match unsafe { syscall6(SYS_MREMAP, args) } {
-        moved if (-4095..0).contains(&moved) => Err(Errno::from_raw_os_error(-moved as i32)),
-        moved => Ok(moved as usize),
-    }
+    unsafe { syscall(SYS_MREMAP, args) }
 }
 
 /// `munlockall(2)`.
 pub fn munlockall() -> Result<(), Errno> {
-    plain(SYS_MUNLOCKALL, [0; 6])
+    plain(SYS_MUNLOCKALL, [])
 }
 
 /// Whether every page from `address`, which must be a multiple of the page size, to `address + len`
@@ -120,7 +115,7 @@ pub fn munlockall() -> Result<(), Errno> {
 /// hole.
 pub fn is_mapped(address: usize, len: usize) -> bool {
     const MS_ASYNC: usize = 1;
-    plain(SYS_MSYNC, [address, len, MS_ASYNC, 0, 0, 0]).is_ok()
+    plain(SYS_MSYNC, [address, len, MS_ASYNC]).is_ok()
 }
 
 /// The part of `range` before its first page that is not mapped. Needs no descriptor.
@@ -178,7 +173,7 @@ pub enum Hint {
 
 /// `madvise(2)` with a harmless hint.
 pub fn hint(range: PageRange, hint: Hint) -> Result<(), Errno> {
-    let args = [range.address(), range.bytes(), hint as usize, 0, 0, 0];
+    let args = [range.address(), range.bytes(), hint as usize];
     plain(SYS_MADVISE, args)
 }
 
@@ -189,92 +184,30 @@ pub fn hint(range: PageRange, hint: Hint) -> Result<(), Errno> {
 /// Nothing relies on the bytes of `range` any more, and no reference into it lives.
 pub unsafe fn give_back_locked(range: PageRange) -> Result<(), Errno> {
     const MADV_DONTNEED_LOCKED: usize = 24;
-    plain(
-        SYS_MADVISE,
-        [
-            range.address(),
-            range.bytes(),
-            MADV_DONTNEED_LOCKED,
-            0,
-            0,
-            0,
-        ],
-    )
-}
-
-/// `struct iovec`.
-#[repr(C)]
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    address: usize,
-    len: usize,
+    let args = [range.address(), range.bytes(), MADV_DONTNEED_LOCKED];
+    plain(SYS_MADVISE, args)
 }
 
 /// The most ranges in one [`will_need_all`].
-pub const SPANS_MAX: usize = 256;
+pub const SPANS_MAX: usize = BatchDropper::MAX;
 
 /// Starts reading many scattered ranges in one call: `process_madvise(MADV_WILLNEED)` on this
 /// process (5.10). At most [`SPANS_MAX`].
 ///
 /// Returns when the reads are queued, so many are in flight at once. Before 5.10, one call a range.
 pub fn will_need_all(this_process: &OwnedFd, ranges: &[PageRange]) -> Result<(), Errno> {
-    use std::os::fd::AsRawFd;
-    let mut spans = [Span { address: 0, len: 0 }; SPANS_MAX];
-    for (span, range) in spans.iter_mut().zip(ranges) {
-        *span = Span {
-            address: range.address(),
-            len: range.bytes(),
-        };
-    }
-    let mut rest = &spans[..ranges.len().min(SPANS_MAX)];
-    while !rest.is_empty() {
-        let args = [
-            this_process.as_raw_fd() as usize,
-            rest.as_ptr() as usize,
-            rest.len(),
-            Hint::WillNeed as usize,
-            0,
-            0,
-        ];
-        // SAFETY: `rest` is a live array of iovecs; reading ahead changes no byte.
-        let done = unsafe { syscall6(SYS_PROCESS_MADVISE, args) };
-        if done <= 0 {
-            return Err(Errno::from_raw_os_error(-done as i32));
-        }
-        let mut done = done as usize;
-        while let Some(first) = rest.first() {
-            if done < first.len {
-                break;
-            }
-            done -= first.len;
-            rest = &rest[1..];
-        }
-        // A part of a range: the rest of it is not worth a call of its own.
-        if done > 0 {
-            rest = &rest[1..];
-        }
-    }
-    Ok(())
-}
-
-/// A descriptor of this process, for [`will_need_all`].
-pub fn this_process() -> Result<OwnedFd, Errno> {
-    rustix::process::pidfd_open(
-        rustix::process::getpid(),
-        rustix::process::PidfdFlags::empty(),
-    )
+    let ranges = &ranges[..ranges.len().min(SPANS_MAX)];
+    // A part of a range: the rest of it is not worth a call of its own.
+    // SAFETY: reading ahead changes no byte.
+    unsafe { advise_all(this_process, ranges, Hint::WillNeed as usize, false) }
 }
 
 /// `memfd_secret(2)` (5.14; some kernels need `secretmem.enable=1`): memory that even the kernel
 /// does not map.
 pub fn memfd_secret() -> Result<OwnedFd, Errno> {
     const O_CLOEXEC: usize = 0o2000000;
-    // SAFETY: makes a descriptor, nothing else.
-    match unsafe { syscall6(SYS_MEMFD_SECRET, [O_CLOEXEC, 0, 0, 0, 0, 0]) } {
-        // SAFETY: fresh and ours.
-        fd @ 0.. => Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) }),
-        error => Err(Errno::from_raw_os_error(-error as i32)),
-    }
+    // SAFETY: makes a descriptor, nothing else; it is fresh and ours.
+    unsafe { syscall(SYS_MEMFD_SECRET, [O_CLOEXEC]).map(|fd| OwnedFd::from_raw_fd(fd as i32)) }
 }
 
 #[cfg(test)]

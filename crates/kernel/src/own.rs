@@ -92,23 +92,15 @@ impl Mapping {
     /// are touched. Where address space was set aside ([`arena`]), they come from there, and
     /// `RLIMIT_DATA` does not count them.
     pub fn new(len: usize) -> Result<Mapping, Errno> {
-        Mapping::with(
-            len,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
+        Mapping::with(len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
     /// Reserves address space without access.
     pub fn reserve(len: usize) -> Result<Mapping, Errno> {
-        Mapping::with(
-            len,
-            ProtFlags::empty(),
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
+        Mapping::with(len, ProtFlags::empty())
     }
 
-    fn with(len: usize, protection: ProtFlags, flags: MapFlags) -> Result<Mapping, Errno> {
+    fn with(len: usize, protection: ProtFlags) -> Result<Mapping, Errno> {
         let len = PageRange::covering(0, len.max(1)).bytes();
         if let Some(address) = arena::take(len)? {
             let mapping = Mapping {
@@ -121,19 +113,11 @@ impl Mapping {
             }
             return Ok(mapping);
         }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
         let address =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }? as usize;
-        let Some(exclusion) = exclude(address, len) else {
-            // SAFETY: mapped just above, and nobody knows of it.
-            let _ = unsafe { munmap(address as *mut _, len) };
-            return Err(Errno::NFILE);
-        };
-        let mapping = Mapping {
-            address,
-            len,
-            exclusion: Some(exclusion),
-        };
+        let mapping = Mapping::exclude(address, len)?;
         // SAFETY: advice on our own new mapping; leaving it out of core dumps changes no contents.
         let _ = unsafe { madvise(address as *mut _, len, Advice::LinuxDontDump) };
         Ok(mapping)
@@ -147,12 +131,17 @@ impl Mapping {
             let at = std::ptr::null_mut();
             rustix::mm::mmap(at, len, protection, MapFlags::SHARED, file, 0)
         }? as usize;
-        let Some(exclusion) = exclude(address, len) else {
-            // SAFETY: mapped just above, and nobody knows of it.
+        Mapping::exclude(address, len)
+    }
+
+    /// Of memory mapped just before, which nobody knows of yet.
+    fn exclude(address: usize, len: usize) -> Result<Mapping, Errno> {
+        let exclusion = exclude(address, len);
+        if exclusion.is_none() {
+            // SAFETY: by the caller's word.
             let _ = unsafe { munmap(address as *mut _, len) };
-            return Err(Errno::NFILE);
-        };
-        Ok(Mapping {
+        }
+        exclusion.ok_or(Errno::NFILE).map(|exclusion| Mapping {
             address,
             len,
             exclusion: Some(exclusion),
@@ -212,7 +201,7 @@ pub mod arena {
     use rustix::mm::{MprotectFlags, mprotect};
 
     use super::*;
-    use crate::sync::Lock;
+    use crate::sync::Mutex;
 
     const FREE_LIST: usize = 256;
     /// Never given out: mapped and no stack, so that the lowest piece does not grow where the
@@ -227,29 +216,12 @@ pub mod arena {
         free: [(usize, usize); FREE_LIST],
     }
 
-    struct Guarded {
-        lock: Lock,
-        arena: std::cell::UnsafeCell<Arena>,
-    }
-
-    // SAFETY: the arena is only touched with the lock held.
-    unsafe impl Sync for Guarded {}
-
-    static ARENA: Guarded = Guarded {
-        lock: Lock::new(),
-        arena: std::cell::UnsafeCell::new(Arena {
-            base: 0,
-            len: 0,
-            used: 0,
-            free: [(0, 0); FREE_LIST],
-        }),
-    };
-
-    fn with<R>(f: impl FnOnce(&mut Arena) -> R) -> R {
-        let _held = ARENA.lock.lock();
-        // SAFETY: exclusive by the lock.
-        f(unsafe { &mut *ARENA.arena.get() })
-    }
+    static ARENA: Mutex<Arena> = Mutex::new(Arena {
+        base: 0,
+        len: 0,
+        used: 0,
+        free: [(0, 0); FREE_LIST],
+    });
 
     /// Sets aside up to `len` bytes of address space, or as much of it (halving) as there is; at
     /// least `least`.
@@ -262,35 +234,32 @@ pub mod arena {
                 Err(_) => len /= 2,
             }
         };
-        with(|arena| {
-            *arena = Arena {
-                base: mapping.leak() as usize,
-                len,
-                used: FOOT,
-                free: [(0, 0); FREE_LIST],
-            }
-        });
+        *ARENA.lock() = Arena {
+            base: mapping.leak() as usize,
+            len,
+            used: FOOT,
+            free: [(0, 0); FREE_LIST],
+        };
         Ok(())
     }
 
     /// A piece of `len` bytes, without access and zeroed when opened; `None` if nothing was set
     /// aside.
     pub(super) fn take(len: usize) -> Result<Option<usize>, Errno> {
-        with(|arena| {
-            if arena.len == 0 {
-                return Ok(None);
-            }
-            if let Some(piece) = arena.free.iter_mut().find(|piece| piece.1 == len) {
-                let address = piece.0;
-                *piece = (0, 0);
-                return Ok(Some(address));
-            }
-            if arena.used + len > arena.len {
-                return Err(Errno::NOMEM);
-            }
-            arena.used += len;
-            Ok(Some(arena.base + arena.used - len))
-        })
+        let mut arena = ARENA.lock();
+        if arena.len == 0 {
+            return Ok(None);
+        }
+        if let Some(piece) = arena.free.iter_mut().find(|piece| piece.1 == len) {
+            let address = piece.0;
+            *piece = (0, 0);
+            return Ok(Some(address));
+        }
+        if arena.used + len > arena.len {
+            return Err(Errno::NOMEM);
+        }
+        arena.used += len;
+        Ok(Some(arena.base + arena.used - len))
     }
 
     /// Makes a piece readable and writable; it holds zeros.
@@ -318,11 +287,10 @@ pub mod arena {
             let _ = madvise(address as *mut _, len, Advice::LinuxDontNeed);
             let _ = mprotect(address as *mut _, len, MprotectFlags::empty());
         }
-        with(|arena| {
-            if let Some(room) = arena.free.iter_mut().find(|piece| piece.1 == 0) {
-                *room = (address, len);
-            }
-        });
+        let mut arena = ARENA.lock();
+        if let Some(room) = arena.free.iter_mut().find(|piece| piece.1 == 0) {
+            *room = (address, len);
+        }
     }
 }
 

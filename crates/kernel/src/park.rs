@@ -7,7 +7,6 @@
 //! signal.
 //!
 //! While threads are parked nothing may be allocated: one of them may hold the allocator's lock.
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, openat};
 use rustix::io::Errno;
 
-use crate::sync::{futex_wait, futex_wake, now_ns};
+use crate::sync::{Mutex, MutexGuard, futex_wait, futex_wake, now_ns};
 
 /// Threads that can be parked, and threads that can be exempt.
 pub const THREADS_MAX: usize = 4096;
@@ -71,7 +70,7 @@ pub enum ParkError {
 #[derive(Debug)]
 #[must_use = "the threads are released when this is dropped"]
 pub struct Parked {
-    _one_at_a_time: std::sync::MutexGuard<'static, Option<i32>>,
+    _one_at_a_time: MutexGuard<'static, Option<i32>>,
 }
 
 /// The calling thread will not be parked: it never writes to memory that someone holds others still
@@ -161,7 +160,7 @@ fn for_each_thread(tasks: &OwnedFd, mut visit: impl FnMut(i32)) -> Result<(), Er
 
 /// Stops all other threads of this process that are not exempt, within `patience`.
 pub fn park_others(patience: Duration) -> Result<Parked, ParkError> {
-    let mut chosen = SIGNAL.lock().unwrap_or_else(|held| held.into_inner());
+    let mut chosen = SIGNAL.lock();
     let signal = match *chosen {
         Some(signal) => signal,
         None => *chosen.insert(choose_signal()?),
@@ -265,7 +264,7 @@ mod tests {
 
     #[test]
     fn parked_threads_write_nothing_and_go_on_after() {
-        let _alone = ALONE.lock().unwrap_or_else(|held| held.into_inner());
+        let _alone = ALONE.lock();
         /// Ends the threads however the test ends.
         struct Ends<'a>(&'a AtomicBool);
         impl Drop for Ends<'_> {
@@ -307,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_blocks_the_signal_is_named_and_the_others_go_on() {
-        let _alone = ALONE.lock().unwrap_or_else(|held| held.into_inner());
+        let _alone = ALONE.lock();
         let (blocked, done) = (AtomicI32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -7,15 +7,13 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::mm::{
-    MlockFlags, MprotectFlags, UserfaultfdFlags, mlock_with, mprotect, munlock, userfaultfd,
-};
+use rustix::mm::{MlockFlags, MprotectFlags, mlock_with, mprotect, munlock};
 
 use crate::memory::{BatchDropper, OwnMemory, make_exclusive};
 use crate::own::Mapping;
 use crate::page::{PAGE_SIZE, PageRange};
 use crate::pagemap::Pagemap;
-use crate::uffd::{self, Progress, Stop, Uffd, feature};
+use crate::uffd::{self, Progress, Stop, Uffd, feature, open_by_syscall};
 
 /// How a userfaultfd can be opened by this process, each way tried on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,14 +47,6 @@ impl Openings {
 fn open_by_device() -> Result<OwnedFd, Errno> {
     let device = uffd::open_device()?;
     uffd::open(Some(device.as_fd())).map_err(|both| both.device)
-}
-
-/// Opens a userfaultfd through the system call only.
-fn open_by_syscall(user_mode_only: bool) -> Result<OwnedFd, Errno> {
-    let user_mode_only = UserfaultfdFlags::from_bits_retain(u32::from(user_mode_only));
-    let flags = user_mode_only | UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
-    // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
-    unsafe { userfaultfd(flags) }
 }
 
 /// Any userfaultfd this process may have; to ask about features, user mode is enough.
@@ -240,10 +230,7 @@ pub fn syscall_user_dispatch() -> Result<(), Errno> {
         let args = [PR_SET_SYSCALL_USER_DISPATCH, on, 0, exempt_bytes, 0, 0];
         // SAFETY: with the whole address space exempt no system call is dispatched, and no selector
         // is given to be read.
-        match unsafe { crate::fork::syscall6(SYS_PRCTL, args) } {
-            0 => Ok(()),
-            error => Err(Errno::from_raw_os_error(-error as i32)),
-        }
+        unsafe { crate::syscall::syscall(SYS_PRCTL, args) }.map(drop)
     };
     prctl(1, usize::MAX)?;
     prctl(0, 0)

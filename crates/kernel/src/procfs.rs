@@ -1,4 +1,8 @@
-//! `/proc/self`, also after the program has changed its root directory.
+//! `/proc/self`, also after the program has changed its root directory; and what its files say.
+pub mod memory;
+pub mod stat;
+pub mod status;
+
 use std::ffi::CStr;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -10,12 +14,8 @@ static PROC: AtomicI32 = AtomicI32::new(-1);
 
 /// Opens `/proc` itself, to be kept for [`keep`].
 pub fn open_directory() -> Result<OwnedFd, Errno> {
-    openat(
-        CWD,
-        c"/proc",
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    openat(CWD, c"/proc", flags, Mode::empty())
 }
 
 /// From now on files are opened below `directory`, a descriptor (in the table of the threads that
@@ -28,18 +28,38 @@ pub fn keep(directory: RawFd) {
 /// `/proc/self/NAME`.
 pub fn open_self(path: &'static CStr) -> Result<OwnedFd, Errno> {
     let (directory, path) = place(path);
-    openat(
-        directory,
-        path,
-        OFlags::RDONLY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(directory, path, flags, Mode::empty())
 }
 
 /// The inode number of what `path`, as for [`open_self`], leads to.
 pub fn inode_of_self(path: &'static CStr) -> Result<u64, Errno> {
     let (directory, path) = place(path);
     statat(directory, path, AtFlags::empty()).map(|stat| stat.st_ino)
+}
+
+/// Reads a file of `/proc`, of any length, from its start.
+pub fn read_all(file: &OwnedFd, text: &mut Vec<u8>) -> Result<(), Errno> {
+    const STEP: usize = 4096;
+    let mut len = 0;
+    loop {
+        text.resize(len + STEP, 0);
+        let count = rustix::io::pread(file, &mut text[len..], len as u64)?;
+        len += count;
+        if count == 0 {
+            text.truncate(len);
+            return Ok(());
+        }
+    }
+}
+
+/// Pages of address space, from an open `statm` of a process or thread; 0 where it cannot be read.
+/// It changes with every mapping made or undone, and costs a microsecond to read.
+pub fn address_space_pages(statm: &OwnedFd) -> u64 {
+    let mut text = [0u8; 64];
+    let len = rustix::io::pread(statm, &mut text, 0).unwrap_or(0);
+    let digits = text[..len].iter().take_while(|b| b.is_ascii_digit());
+    digits.fold(0, |n, b| n * 10 + u64::from(b - b'0'))
 }
 
 /// The directory to start at, and the path from there.

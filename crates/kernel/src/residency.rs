@@ -5,8 +5,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use crate::fork::syscall6;
 use crate::page::{PageNumber, PageRange};
+use crate::syscall::syscall;
 
 const SYS_MINCORE: usize = 27;
 const SYS_CACHESTAT: usize = 451;
@@ -20,19 +20,9 @@ const SYS_CACHESTAT: usize = 451;
 /// If `present` has fewer bytes than the range pages.
 pub fn mincore(range: PageRange, present: &mut [u8]) -> Result<(), Errno> {
     assert!(present.len() as u64 >= range.pages());
-    let args = [
-        range.address(),
-        range.bytes(),
-        present.as_mut_ptr() as usize,
-        0,
-        0,
-        0,
-    ];
+    let into = present.as_mut_ptr() as usize;
     // SAFETY: one byte a page is written, and there is room for them.
-    match unsafe { syscall6(SYS_MINCORE, args) } {
-        0 => Ok(()),
-        error => Err(Errno::from_raw_os_error(-error as i32)),
-    }
+    unsafe { syscall(SYS_MINCORE, [range.address(), range.bytes(), into]) }.map(drop)
 }
 
 /// What `cachestat(2)` (6.5) counts, in pages.
@@ -56,14 +46,9 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<CacheSta
         range.as_ptr() as usize,
         &raw mut stat as usize,
         0,
-        0,
-        0,
     ];
     // SAFETY: two words are read and five written, both ours.
-    match unsafe { syscall6(SYS_CACHESTAT, args) } {
-        0 => Ok(stat),
-        error => Err(Errno::from_raw_os_error(-error as i32)),
-    }
+    unsafe { syscall(SYS_CACHESTAT, args) }.map(|_| stat)
 }
 
 /// Whether the kernel tells this process which pages of an open file are in the page cache: its
@@ -151,7 +136,7 @@ pub fn major_faults() -> u64 {
     // `ru_majflt`.
     let mut usage = [0u64; 18];
     // SAFETY: for this process, into an array of the size of `struct rusage`.
-    unsafe { syscall6(SYS_GETRUSAGE, [0, usage.as_mut_ptr() as usize, 0, 0, 0, 0]) };
+    let _ = unsafe { syscall(SYS_GETRUSAGE, [0, usage.as_mut_ptr() as usize]) };
     usage[MAJOR_FAULTS]
 }
 

@@ -2,6 +2,7 @@
 use std::io::{self, Read};
 
 use crate::page::PageRange;
+use crate::syscall::syscall;
 
 /// One mapping.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -201,9 +202,12 @@ pub fn tells_mode() -> bool {
 
 /// `None` if no page can be locked, or the list cannot be read.
 fn finds_mode() -> Option<bool> {
+    const SYS_MLOCK2: usize = 325;
+    const MLOCK_ONFAULT: usize = 1;
     let page = crate::own::Mapping::new(crate::PAGE_SIZE).ok()?;
     let address = page.as_ptr() as usize;
-    crate::mlock::mlock2(address, crate::PAGE_SIZE, crate::mlock::MLOCK_ONFAULT).ok()?;
+    // SAFETY: locking changes no byte.
+    unsafe { syscall(SYS_MLOCK2, [address, crate::PAGE_SIZE, MLOCK_ONFAULT]) }.ok()?;
     let areas = locked(None).ok()?;
     let here = |area: &&Area| (area.start..area.end).contains(&address);
     areas.iter().find(here).map(|area| area.on_fault)

@@ -10,7 +10,8 @@ use std::time::Duration;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-fn timespec(duration: Duration) -> Timespec {
+/// For system calls that wait.
+pub(crate) fn timespec(duration: Duration) -> Timespec {
     Timespec {
         tv_sec: duration.as_secs() as i64,
         tv_nsec: duration.subsec_nanos().into(),

@@ -3,7 +3,16 @@
 //! It tells by it who holds a lock of its own, and 0 is nobody: a raw thread of that number would
 //! give back locks it did not take (`strerror` takes one for reading), and the program would then
 //! wait for them for ever.
-use crate::thread::thread_pointer;
+use std::arch::asm;
+
+/// Where the calling thread's control block is.
+pub fn thread_pointer() -> usize {
+    let pointer: usize;
+    // SAFETY: on x86-64 the word at fs:0 is the thread pointer itself (System V ABI, thread-local
+    // storage).
+    unsafe { asm!("mov {}, fs:0", out(reg) pointer, options(nostack, readonly)) };
+    pointer
+}
 
 /// Where glibc's descriptor of a thread has it, found in that of the calling thread, which is one
 /// of the C library's: behind the part that the ABI fixes.

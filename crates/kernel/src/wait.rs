@@ -7,6 +7,8 @@ use rustix::event::{PollFd, PollFlags, epoll, poll};
 use rustix::io::Errno;
 use rustix::time::Timespec;
 
+use crate::sync::timespec;
+
 /// How long is slept where the kernel waits for nobody.
 const BLIND: Duration = Duration::from_micros(200);
 
@@ -41,21 +43,10 @@ pub fn wait_for(
 pub fn either(fds: &[BorrowedFd<'_>]) -> Result<OwnedFd, Errno> {
     let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for fd in fds {
-        epoll::add(
-            &either,
-            fd,
-            epoll::EventData::new_u64(0),
-            epoll::EventFlags::IN,
-        )?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&either, fd, data, epoll::EventFlags::IN)?;
     }
     Ok(either)
-}
-
-fn timespec(duration: Duration) -> Timespec {
-    Timespec {
-        tv_sec: duration.as_secs() as i64,
-        tv_nsec: duration.subsec_nanos().into(),
-    }
 }
 
 /// Whether `fd` can be read now, or `None` as for [`wait_for`], without a sleep.

@@ -1,4 +1,5 @@
-//! The bound on resident pages: what counts, what is reserved, what is lent, and who waits for room.
+//! The bound on resident pages: what counts, what is reserved, what is lent, and who waits for
+//! room.
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_kernel::sync::{Doorbell, now_ns};
@@ -122,7 +123,8 @@ impl Budget {
         self.limit().saturating_sub(self.resident())
     }
 
-    /// Pages that may be fetched without being asked for: what the evictor keeps free is for faults.
+    /// Pages that may be fetched without being asked for: what the evictor keeps free is for
+    /// faults.
     pub(crate) fn spare(&self) -> u64 {
         self.free().saturating_sub(self.low_water())
     }

@@ -10,7 +10,6 @@ use pagetide_store::Store;
 use crate::address_space::space::AddressSpace;
 use crate::budget::Budget;
 use crate::callback::ThreadCallback;
-use crate::evict::requested::EvictNow;
 use crate::evict::staging::Staging;
 use crate::fault::streams::Streams;
 use crate::gate::Gate;
@@ -21,8 +20,9 @@ use crate::page::table::PageTable;
 use crate::page::victims::VictimQueues;
 use crate::pause::Pauses;
 use crate::placement::Placement;
+use crate::protocol::loss::Loss;
 use crate::recorder::{self, Recorder};
-use crate::requests::{Inbox, Request};
+use crate::requests::{EvictNow, Inbox, Request};
 use crate::stores::Stores;
 use crate::watch::Watch;
 
@@ -322,8 +322,12 @@ impl Pager {
     /// Ends the process because pages cannot be kept, leaving `message` for whoever reads the
     /// ledger.
     pub fn end_process(&self, message: &str) -> ! {
-        self.ledger.set_message(message.as_bytes());
-        self.ledger.lost.store(1, Ordering::Release);
+        self.end_process_for(Loss::Pager, message)
+    }
+
+    /// The same, for a reason that is told apart.
+    pub fn end_process_for(&self, loss: Loss, message: &str) -> ! {
+        self.ledger.set_loss(loss, message.as_bytes());
         pagetide_kernel::memory::kill_self()
     }
 }

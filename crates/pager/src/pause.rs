@@ -1,8 +1,6 @@
-//! Making the pager's threads hold still.
+//! Who asks the pager's threads to hold still, and who does. What that takes is in
+//! [`crate::hold_still`].
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
-use std::time::Duration;
-
-use crate::pager::Pager;
 
 /// Who is asked to hold still, and who does.
 #[derive(Debug, Default)]
@@ -31,6 +29,34 @@ impl Pauses {
         done
     }
 
+    /// One more wants the evictor to hold still, or one less.
+    pub(crate) fn want_evictor(&self, still: bool) {
+        match still {
+            true => self.evictor_wanted.fetch_add(1, SeqCst),
+            false => self.evictor_wanted.fetch_sub(1, SeqCst),
+        };
+    }
+
+    /// The fault thread is to hold still, or no longer.
+    pub(crate) fn want_fault_thread(&self, still: bool) {
+        self.fault_thread_wanted.store(u32::from(still), SeqCst);
+    }
+
+    /// Whether the fault thread does.
+    pub(crate) fn fault_thread_rests(&self) -> bool {
+        self.fault_thread_rests.load(SeqCst) != 0
+    }
+
+    /// Said by the fault thread itself.
+    pub(crate) fn set_fault_thread_rests(&self, rests: bool) {
+        self.fault_thread_rests.store(u32::from(rests), SeqCst);
+    }
+
+    /// The fault thread is to be woken on somebody's behalf.
+    pub(crate) fn ask_to_ring(&self) {
+        self.ring_wanted.store(true, SeqCst);
+    }
+
     /// Whether the evictor is in a round.
     pub(crate) fn is_evicting(&self) -> bool {
         self.evicting.load(SeqCst) != 0
@@ -55,73 +81,5 @@ impl Pauses {
             &self.fault_thread_rests,
         ];
         words.iter().for_each(|word| word.store(0, SeqCst));
-    }
-}
-
-impl Pager {
-    /// Makes the evictor hold still; on return it is between rounds and nothing is staged. Must be
-    /// matched by [`Pager::resume_evictor`]. `meanwhile` is called while waiting.
-    pub(crate) fn pause_evictor(&self, mut meanwhile: impl FnMut()) {
-        self.pauses.evictor_wanted.fetch_add(1, SeqCst);
-        self.budget.work.ring();
-        while self.pauses.is_evicting() {
-            meanwhile();
-            std::thread::yield_now();
-        }
-    }
-
-    /// Ends one [`Pager::pause_evictor`].
-    pub(crate) fn resume_evictor(&self) {
-        self.pauses.evictor_wanted.fetch_sub(1, SeqCst);
-        self.budget.work.ring();
-    }
-
-    /// Makes evictor and fault thread hold still; on return nothing is staged, loading or half
-    /// done. Matched by [`Pager::resume`]. Calls must not overlap. Faults meanwhile wait in the
-    /// kernel, so the caller must not cause any.
-    pub fn pause(&self) {
-        self.pause_evictor(|| {});
-        self.pauses.fault_thread_wanted.store(1, SeqCst);
-        loop {
-            let seen = self.budget.progress.look();
-            if self.pauses.fault_thread_rests.load(SeqCst) != 0 {
-                return;
-            }
-            self.ask_to_ring();
-            let soon = Some(Duration::from_millis(1));
-            self.budget.progress.wait(seen, soon);
-        }
-    }
-
-    /// Ends [`Pager::pause`].
-    pub fn resume(&self) {
-        self.pauses.fault_thread_wanted.store(0, SeqCst);
-        self.resume_evictor();
-        while self.pauses.fault_thread_rests.load(SeqCst) != 0 {
-            self.budget.work.ring();
-            std::thread::yield_now();
-        }
-    }
-
-    /// The fault thread rests until nobody wants it to hold still.
-    pub(crate) fn rest_fault_thread(&self) {
-        self.pauses.fault_thread_rests.store(1, SeqCst);
-        self.budget.progress.ring();
-        loop {
-            let seen = self.budget.work.look();
-            if !self.pauses.fault_thread_is_wanted() {
-                break;
-            }
-            let soon = Some(Duration::from_millis(10));
-            self.budget.work.wait(seen, soon);
-        }
-        self.pauses.fault_thread_rests.store(0, SeqCst);
-    }
-
-    /// Has the evictor ring the fault thread: for threads that do not share the pager's
-    /// descriptors.
-    pub fn ask_to_ring(&self) {
-        self.pauses.ring_wanted.store(true, SeqCst);
-        self.budget.work.ring();
     }
 }

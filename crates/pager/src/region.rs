@@ -6,12 +6,10 @@ use std::time::{Duration, Instant};
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::sync::Mutex;
 use pagetide_kernel::{PAGE_SIZE, PageRange};
-use pagetide_store::StoreError;
 use rustix::io::Errno;
 
 use crate::fault::pool::HandlerPool;
 use crate::fault::signal::Registration;
-use crate::handles::StartError;
 use crate::page::word::State;
 use crate::pager::Pager;
 use crate::report::Statistics;
@@ -19,9 +17,11 @@ use crate::requests::{Completion, Request};
 use crate::watch::Watcher;
 
 mod builder;
+mod error;
 mod pin;
 
 pub use builder::Builder;
+pub use error::RegionError;
 pub use pin::PinGuard;
 
 /// How a fault reaches the pager.
@@ -41,47 +41,6 @@ pub enum Delivery {
     /// Thread stacks must not lie in the region. At most 256 such regions, and spans tracked by
     /// signals, at a time.
     Signal,
-}
-
-/// What can go wrong with a region.
-#[derive(Debug, thiserror::Error)]
-pub enum RegionError {
-    /// The length is not positive, or too large to map.
-    #[error(
-        "a region of {0} bytes cannot be mapped; give a length from one page up to what the \
-         address space holds"
-    )]
-    Length(usize),
-    /// The pager could not start.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// The store could not be opened.
-    #[error("store: {0}")]
-    Store(#[from] StoreError),
-    /// A range reaches beyond the region.
-    #[error("bytes {0:?} reach beyond the region's {1} bytes")]
-    Range(Range<usize>, usize),
-    /// The pages do not fit in the budget, or are pinned more often than can be counted.
-    #[error("{0} pages cannot be pinned within a budget of {1} pages")]
-    Pinned(u64, u64),
-    /// The new bound did not hold in time.
-    #[error(
-        "the budget of {0} bytes does not hold yet after {1:?}: pinned pages or a failing store \
-         keep memory resident"
-    )]
-    Budget(u64, Duration),
-    /// Too many regions with signal delivery, or the signal handler could not be installed.
-    #[error("signal delivery: {0}; use thread delivery, or fewer regions (at most 256 at a time)")]
-    Signal(Errno),
-    /// Reading from this store allocates memory, which a signal handler must not.
-    #[error(
-        "signal delivery does not go with the {0} store, whose reads allocate memory: use thread \
-         delivery, or let a TLS proxy on this machine encrypt"
-    )]
-    Delivery(&'static str),
-    /// A page could not be made resident: its bytes are lost.
-    #[error("a page could not be loaded: {0}")]
-    Load(Errno),
 }
 
 /// Memory of which at most a budget is resident; the rest is in a store and comes back when

@@ -23,6 +23,21 @@ pub enum Request {
     },
 }
 
+/// A load request that the fault thread is at.
+pub(crate) struct Load {
+    /// What is not loaded yet.
+    pub(crate) rest: PageRange,
+    /// Waits for budget rather than stops.
+    pub(crate) must: bool,
+    pub(crate) done: Arc<Completion>,
+}
+
+/// What the evictor may be asked: to evict the pages of a range at once.
+pub(crate) struct EvictNow {
+    pub(crate) range: PageRange,
+    pub(crate) done: Arc<Completion>,
+}
+
 /// The outcome of a request, waited for by its maker.
 #[derive(Debug, Default)]
 pub struct Completion {

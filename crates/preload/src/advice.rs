@@ -4,11 +4,12 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use pagetide_kernel::PageRange;
-use pagetide_kernel::fork::syscall6;
+use pagetide_kernel::syscall::syscall;
+use rustix::io::Errno;
 
-use crate::next::set_errno;
-use crate::own_stack;
-use crate::start::agent;
+use crate::agent::agent;
+use crate::next::returned;
+use crate::scratch_stack;
 
 /// What the program asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,8 +82,9 @@ pub fn each(wish: Wish, mut visit: impl FnMut(PageRange)) {
 /// written again without a fault, and would be resident without being counted.
 fn is_governed(address: *mut libc::c_void, len: usize) -> bool {
     let range = PageRange::covering(address as usize, len);
-    agent()
-        .is_some_and(|agent| own_stack::with(|| agent.pager.first_managed_in(range) == Some(range)))
+    agent().is_some_and(|agent| {
+        scratch_stack::with(|| agent.pager.first_managed_in(range) == Some(range))
+    })
 }
 
 /// Whether the kernel tells the pager of memory so advised on.
@@ -109,17 +111,12 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
         agent.pager.space.throttle.pass();
         agent.pager.space.mapping_lock.enter_giving_up()
     });
+    let args = [address as usize, len, asked as usize];
     // SAFETY: the program answers for its advice.
-    let result = unsafe {
-        syscall6(
-            libc::SYS_madvise as usize,
-            [address as usize, len, asked as usize, 0, 0, 0],
-        )
-    };
+    let result = unsafe { syscall(libc::SYS_madvise as usize, args) };
     drop(call);
-    if result != 0 {
-        set_errno(-result as i32);
-        return -1;
+    if result.is_err() {
+        return returned(result);
     }
     let ours = matches!(
         advice,
@@ -133,7 +130,7 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
             libc::MADV_DOFORK => {
                 forget(range, Wish::Absent);
                 // The agent keeps its own mark on governed memory; a fork it catches takes it off.
-                own_stack::with(|| {
+                scratch_stack::with(|| {
                     agent.pager.each_managed(|managed| {
                         let part = managed.intersection(range);
                         if !part.is_empty() {
@@ -149,8 +146,7 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
             }
         };
         if !room {
-            set_errno(libc::EAGAIN);
-            return -1;
+            return returned(Err(Errno::AGAIN));
         }
     }
     0

@@ -3,11 +3,10 @@
 //! The Rust default would be the program's `malloc`, whose memory the pager pages: the fault thread
 //! would wait for itself.
 use std::alloc::{GlobalAlloc, Layout};
-use std::cell::UnsafeCell;
 
 use dlmalloc::{Allocator, Dlmalloc};
 use pagetide_kernel::own::Mapping;
-use pagetide_kernel::sync::{Lock, LockGuard};
+use pagetide_kernel::sync::{Mutex, MutexGuard};
 
 struct OwnMemory;
 
@@ -50,48 +49,43 @@ unsafe impl Allocator for OwnMemory {
     }
 }
 
-struct Agent {
-    lock: Lock,
-    heap: UnsafeCell<Dlmalloc<OwnMemory>>,
-}
-
-// SAFETY: the heap is only touched with the lock held.
-unsafe impl Sync for Agent {}
+struct Heap(Mutex<Dlmalloc<OwnMemory>>);
 
 #[global_allocator]
-static HEAP: Agent = Agent {
-    lock: Lock::new(),
-    heap: UnsafeCell::new(Dlmalloc::new_with_allocator(OwnMemory)),
-};
+static HEAP: Heap = Heap(Mutex::new(Dlmalloc::new_with_allocator(OwnMemory)));
 
-/// Holds the heap still, over a fork.
-pub fn hold() -> LockGuard<'static> {
-    HEAP.lock.lock()
+/// The heap held still, over a fork.
+pub struct Still {
+    _heap: MutexGuard<'static, Dlmalloc<OwnMemory>>,
 }
 
-// SAFETY: dlmalloc upholds the contract of each; the lock makes them exclusive.
-unsafe impl GlobalAlloc for Agent {
+/// Holds the heap still.
+pub fn hold() -> Still {
+    Still {
+        _heap: HEAP.0.lock(),
+    }
+}
+
+// SAFETY: dlmalloc upholds the contract of each.
+unsafe impl GlobalAlloc for Heap {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _held = self.lock.lock();
-        // SAFETY: exclusive by the lock; the layout is the caller's.
-        unsafe { (*self.heap.get()).malloc(layout.size(), layout.align()) }
+        // SAFETY: the layout is the caller's.
+        unsafe { self.0.lock().malloc(layout.size(), layout.align()) }
     }
 
     unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
-        let _held = self.lock.lock();
-        // SAFETY: exclusive by the lock; allocated here with this layout, by the caller's word.
-        unsafe { (*self.heap.get()).free(address, layout.size(), layout.align()) }
+        // SAFETY: allocated here with this layout, by the caller's word.
+        unsafe { self.0.lock().free(address, layout.size(), layout.align()) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let _held = self.lock.lock();
         // SAFETY: as `alloc`.
-        unsafe { (*self.heap.get()).calloc(layout.size(), layout.align()) }
+        unsafe { self.0.lock().calloc(layout.size(), layout.align()) }
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let _held = self.lock.lock();
+        let mut heap = self.0.lock();
         // SAFETY: as `dealloc`.
-        unsafe { (*self.heap.get()).realloc(address, layout.size(), layout.align(), size) }
+        unsafe { heap.realloc(address, layout.size(), layout.align(), size) }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::wait::wait_for;
+use pagetide_pager::protocol::files;
 use pagetide_pager::report::{Reply, Request};
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
@@ -13,9 +14,9 @@ use rustix::net::{
     sockopt,
 };
 
+use crate::agent::{self, Agent};
 use crate::credentials;
-use crate::start::Agent;
-use crate::warden::AUXILIARY;
+use crate::requests::AUXILIARY;
 
 /// Connections served at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 16;
@@ -63,7 +64,7 @@ pub fn serve(agent: &'static Agent) {
             .map(|fd| !known || !fd.revents().is_empty())
             .collect();
         drop(fds);
-        if !crate::start::warden_lives() {
+        if agent::scanner_tid() == 0 {
             agent.pager.end_process(
                 "a thread of the pager was ended from outside; new memory \
                 cannot be governed any more",
@@ -83,10 +84,7 @@ pub fn serve(agent: &'static Agent) {
 }
 
 fn listener(agent: &Agent) -> Option<OwnedFd> {
-    let path = agent
-        .config
-        .run_dir
-        .join(format!("{}.sock", std::process::id()));
+    let path = files::socket(&agent.config.wishes.run_dir, std::process::id());
     // An earlier image of this process (before an exec) may have left its socket.
     let _ = std::fs::remove_file(&path);
     let address = SocketAddrUnix::new(&path).ok()?;

@@ -10,6 +10,7 @@ use pagetide_kernel::own::{Mapping, exclude};
 use pagetide_kernel::procfs;
 use pagetide_kernel::sync::now_ns;
 use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
+use pagetide_pager::protocol::files::{self, Note};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -21,9 +22,7 @@ pub fn map_ledger(
     config: &Config,
     place: Option<&'static Ledger>,
 ) -> Result<&'static Ledger, String> {
-    let path = config
-        .run_dir
-        .join(format!("{}-{}.stats", std::process::id(), now_ns()));
+    let path = files::ledger(&config.wishes.run_dir, std::process::id(), now_ns());
     let name = CString::new(path.as_os_str().as_bytes()).map_err(|e| e.to_string())?;
     let file = open(
         name.as_c_str(),
@@ -36,7 +35,7 @@ pub fn map_ledger(
         reserve(&file, Ledger::SIZE).map(|()| file)
     });
     if let (Err(errno), true) = (&file, place.is_none() && config.is_first) {
-        let dir = config.run_dir.display();
+        let dir = config.wishes.run_dir.display();
         return Err(format!(
             "the run's directory {dir} has no room for the counters ({errno}); free some space \
              there"
@@ -88,11 +87,9 @@ pub fn map_ledger(
 }
 
 /// Tells the launcher, where that can be, that this process is governed and will not be in its
-/// statistics. On the warden thread, where a limit on file sizes is an error and no signal.
+/// statistics. On the scanner, where a limit on file sizes is an error and no signal.
 fn leave_note(config: &Config, errno: rustix::io::Errno) {
-    let path = config
-        .run_dir
-        .join(format!("{}.uncounted", std::process::id()));
+    let path = Note::Uncounted.path(&config.wishes.run_dir, std::process::id());
     let reason = format!(
         "the run's directory takes no file of {} bytes of it ({errno}){}",
         Ledger::SIZE,

@@ -1,13 +1,13 @@
 //! Following the program's privileges. The kernel keeps them per thread; the C library changes
 //! those of all threads it knows, and it does not know the agent's. One that stayed root would be a
 //! way back to root for whoever takes over the program.
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use pagetide_kernel::fork::syscall6;
+use pagetide_kernel::procfs::status::Status;
+use pagetide_kernel::sync::Mutex;
+use pagetide_kernel::syscall::syscall;
 
-use crate::program::field;
-use crate::start::Agent;
+use crate::agent::Agent;
 
 /// Users, groups and capabilities of a thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,22 +27,25 @@ static CHANGES: AtomicU64 = AtomicU64::new(0);
 
 impl Credentials {
     /// As `/proc/PID/status` says them.
-    pub fn from_status(status: &str) -> Option<Credentials> {
+    pub fn from_status(status: Status<'_>) -> Option<Credentials> {
         let three = |name| {
-            let mut numbers = field(status, name)?.split_whitespace();
+            let mut numbers = status.field(name)?.split_whitespace();
             let mut next = || numbers.next()?.parse::<usize>().ok();
             Some([next()?, next()?, next()?])
         };
-        let set = |name| u64::from_str_radix(field(status, name)?, 16).ok();
-        let supplementary = field(status, "Groups")?.split_whitespace();
+        let supplementary = status.field("Groups")?.split_whitespace();
         Some(Credentials {
             users: three("Uid")?,
             groups: three("Gid")?,
             supplementary: supplementary
                 .map(|group| group.parse().ok())
                 .collect::<Option<_>>()?,
-            capabilities: [set("CapInh")?, set("CapPrm")?, set("CapEff")?],
-            no_new_privileges: field(status, "NoNewPrivs") == Some("1"),
+            capabilities: [
+                status.set("CapInh")?,
+                status.set("CapPrm")?,
+                status.set("CapEff")?,
+            ],
+            no_new_privileges: status.field("NoNewPrivs") == Some("1"),
         })
     }
 
@@ -59,20 +62,20 @@ impl Credentials {
             // SAFETY: plain numbers, and a list of so many.
             unsafe {
                 let array = list.as_ptr() as usize;
-                syscall6(SETGROUPS, [list.len(), array, 0, 0, 0, 0]);
-                syscall6(SETRESGID, [real, effective, saved, 0, 0, 0]);
+                let _ = syscall(SETGROUPS, [list.len(), array]);
+                let _ = syscall(SETRESGID, [real, effective, saved]);
             }
         };
         // Privileges that go are needed for the groups before, privileges that come back after.
         groups();
         let [real, effective, saved] = self.users;
         // SAFETY: plain numbers.
-        unsafe { syscall6(SETRESUID, [real, effective, saved, 0, 0, 0]) };
+        let _ = unsafe { syscall(SETRESUID, [real, effective, saved]) };
         groups();
         limit_capabilities(self.capabilities);
         if self.no_new_privileges {
             // SAFETY: plain numbers.
-            unsafe { syscall6(PRCTL, [SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0]) };
+            let _ = unsafe { syscall(PRCTL, [SET_NO_NEW_PRIVS, 1, 0, 0, 0]) };
         }
     }
 }
@@ -85,10 +88,10 @@ fn limit_capabilities(wanted: [u64; 3]) {
     let mut header = [VERSION_3, 0];
     // Effective, permitted, inheritable; the low half of each, then the high.
     let mut sets = [[0u32; 3]; 2];
-    let arguments = [&raw mut header as usize, &raw mut sets as usize, 0, 0, 0, 0];
+    let arguments = [&raw mut header as usize, &raw mut sets as usize];
     // SAFETY: capget(2) and capset(2) with a header and two sets, of the calling thread (0).
     unsafe {
-        if syscall6(CAPGET, arguments) != 0 {
+        if syscall(CAPGET, arguments).is_err() {
             return;
         }
         for (half, set) in sets.iter_mut().enumerate() {
@@ -96,14 +99,14 @@ fn limit_capabilities(wanted: [u64; 3]) {
                 *have &= (want >> (32 * half)) as u32;
             }
         }
-        syscall6(CAPSET, arguments);
+        let _ = syscall(CAPSET, arguments);
     }
 }
 
-/// Has all of the agent's threads take on the program's credentials, the calling one, the warden,
+/// Has all of the agent's threads take on the program's credentials, the calling one, the scanner,
 /// at once.
 pub fn follow(agent: &Agent, credentials: Option<Credentials>) {
-    *wanted() = credentials;
+    *WANTED.lock() = credentials;
     CHANGES.fetch_add(1, SeqCst);
     adopt_wanted();
     agent.pager.call_in_threads(adopt_wanted);
@@ -118,13 +121,9 @@ pub fn keep_up(done: &mut u64) {
 }
 
 fn adopt_wanted() {
-    if let Some(credentials) = &*wanted() {
+    if let Some(credentials) = &*WANTED.lock() {
         credentials.adopt();
     }
-}
-
-fn wanted() -> std::sync::MutexGuard<'static, Option<Credentials>> {
-    WANTED.lock().unwrap_or_else(|held| held.into_inner())
 }
 
 #[cfg(test)]
@@ -135,13 +134,13 @@ mod tests {
     fn they_are_read_from_the_status() {
         let status = "Uid:\t1\t2\t3\t4\nGid:\t5\t6\t7\t8\nGroups:\t9 10 \
             \nCapInh:\t0\nCapPrm:\t1f\nCapEff:\t10\nNoNewPrivs:\t1\n";
-        let read = Credentials::from_status(status).unwrap();
+        let read = Credentials::from_status(Status(status)).unwrap();
         assert_eq!((read.users, read.groups), ([1, 2, 3], [5, 6, 7]));
         assert_eq!(read.supplementary, [9, 10]);
         assert_eq!(read.capabilities, [0, 0x1f, 0x10]);
         assert!(read.no_new_privileges);
         let own = std::fs::read_to_string("/proc/self/status").unwrap();
-        assert!(Credentials::from_status(&own).is_some());
+        assert!(Credentials::from_status(Status(&own)).is_some());
     }
 
     #[test]
@@ -150,7 +149,7 @@ mod tests {
         let before_and_after = std::thread::spawn(|| {
             let read = || {
                 let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-                Credentials::from_status(&status).unwrap()
+                Credentials::from_status(Status(&status)).unwrap()
             };
             let before = read();
             let mut all = before.clone();

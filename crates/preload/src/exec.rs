@@ -1,14 +1,15 @@
 //! Execs: a program started with an environment of its choice is governed all the same.
 use std::ffi::{CStr, c_char};
 
-use crate::config::{AGENT, LD_PRELOAD};
+use pagetide_pager::protocol::environment::{AGENT, LD_PRELOAD};
+
+use crate::agent::agent;
 use crate::executing::{Executing, Spawned};
 use crate::lock_all;
 use crate::next::Next;
 use crate::obstacle::{judge, judge_at, judge_descriptor, judge_found};
-use crate::own_stack;
 use crate::processors;
-use crate::start::agent;
+use crate::scratch_stack;
 
 type Strings = *const *const c_char;
 
@@ -46,7 +47,7 @@ impl Environment {
         // Allocates: with the program's stack missing, that could wait for a pager that waits for
         // the allocator.
         // SAFETY: by the caller's word.
-        own_stack::with(|| unsafe { Environment::build(given) })
+        scratch_stack::with(|| unsafe { Environment::build(given) })
     }
 
     /// # Safety
@@ -66,11 +67,7 @@ impl Environment {
         // SAFETY: by the caller's word.
         let entries = || unsafe { strings(given) };
         let value_of = |name: &[u8]| {
-            entries().find_map(|e| {
-                e.to_bytes()
-                    .strip_prefix(name)
-                    .and_then(|r| r.strip_prefix(b"="))
-            })
+            entries().find_map(|e| e.to_bytes().strip_prefix(name)?.strip_prefix(b"="))
         };
         let preloaded = value_of(LD_PRELOAD.as_bytes()).is_some_and(|list| contains(list, library));
         let name = |variable: &[u8]| {

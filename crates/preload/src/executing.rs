@@ -9,8 +9,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use pagetide_pager::ledger::Ledger;
 use pagetide_pager::ungoverned::Noted;
 
+use crate::agent::{Agent, agent};
 use crate::obstacle::{Verdict, judge_process};
-use crate::start::{Agent, agent};
 
 /// Unless what is executed is another launcher's to govern.
 fn governing(theirs: bool) -> Option<&'static Agent> {

@@ -6,11 +6,10 @@
 //! stays readable until the child's lease ends (exit or exec). The child reads it through its own
 //! copy of the store object and descriptors handed over; what it evicts goes to a store of its own.
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard};
 
 use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
 use pagetide_kernel::memory::set_inherited;
-use pagetide_kernel::sync::LockGuard;
+use pagetide_kernel::sync::{LockGuard, Mutex};
 use pagetide_pager::address_space::mapping_lock::MappingGuard;
 use pagetide_pager::page::word::GENERATIONS;
 use pagetide_store::Freeze;
@@ -18,10 +17,12 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 use crate::advice::{self, Wish};
+use crate::agent::{Agent, Kept, agent};
+use crate::child::restart_in_child;
+use crate::leases::{self, Ticket};
 use crate::next::{Next, set_errno};
-use crate::start::{Agent, Inheritance, Kept, agent, restart_in_child};
-use crate::warden::{AUXILIARY, BELL, LEASES, LeaseDesk, Ticket};
-use crate::{alloc, exec, handover, own_stack, warden};
+use crate::requests::{self, AUXILIARY};
+use crate::{alloc, exec, handover, scratch_stack};
 
 /// A child's agent needs about 16 descriptors; with a lower limit the fork is refused rather than
 /// the child ended.
@@ -31,10 +32,10 @@ const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
 
 /// Held from just before the system call until just after, in parent and child.
 struct Held {
-    handed_over: Box<Inheritance>,
+    handed_over: Box<Kept>,
     ticket: Ticket,
     freeze: Freeze,
-    _heap: LockGuard<'static>,
+    _heap: alloc::Still,
     _auxiliary: LockGuard<'static>,
     /// No other thread is moving memory: its words would not come along.
     _alone: MappingGuard<'static>,
@@ -69,35 +70,16 @@ impl Drop for Caught {
 pub fn prepare() {
     Next::prepare(&[&FORK, &UNDERSCORE_FORK, &DAEMON, &FORKPTY]);
     exec::prepare();
-    own_stack::prepare();
-}
-
-/// Asks the warden for a lease: a pipe whose write end the child holds until it exits or execs.
-/// Returns that end's number in the agent's descriptor table.
-fn lease(agent: &Agent) -> Result<(Ticket, RawFd), Errno> {
-    let ticket = desk().ask();
-    match warden::wait_for(agent, || desk().take(ticket)) {
-        Some(granted) => granted.map(|fd| (ticket, fd)),
-        None => {
-            desk().give_up(ticket);
-            Err(Errno::AGAIN)
-        }
-    }
-}
-
-fn desk() -> MutexGuard<'static, LeaseDesk> {
-    LEASES
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    scratch_stack::prepare();
 }
 
 impl Caught {
     /// Copies of everything the child needs, and the lease that is to be ended once the fork is
     /// over.
-    fn hand_over(&self) -> Result<(Box<Inheritance>, Ticket), Errno> {
+    fn hand_over(&self) -> Result<(Box<Kept>, Ticket), Errno> {
         let pager = &self.agent.pager;
         let limit = |resource| rustix::process::getrlimit(resource).current;
-        let address_space = crate::warden::address_space_bytes() + ADDRESS_SPACE_NEEDED;
+        let address_space = requests::address_space_bytes() + ADDRESS_SPACE_NEEDED;
         if pager.stores.generation() as usize + 1 >= GENERATIONS
             || limit(Resource::Nofile).is_some_and(|most| most < DESCRIPTORS_NEEDED)
             || limit(Resource::As).is_some_and(|most| most < address_space)
@@ -105,25 +87,24 @@ impl Caught {
             return Err(Errno::AGAIN);
         }
         // Memory that has grown in place is not the child's before it is known.
-        warden::ask_to_look();
-        let (ticket, lease_fd) = lease(self.agent)?;
+        requests::ask_to_look();
+        let (ticket, lease_fd) = leases::begin(self.agent)?;
         let handed_over = self
             .copy_all(lease_fd)
-            .inspect_err(|_| end_lease(ticket, None))?;
+            .inspect_err(|_| leases::end(ticket, None))?;
         Ok((handed_over, ticket))
     }
 
-    fn copy_all(&self, lease_fd: RawFd) -> Result<Box<Inheritance>, Errno> {
-        let mut kept = self
-            .agent
-            .kept
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone();
+    fn copy_all(&self, lease_fd: RawFd) -> Result<Box<Kept>, Errno> {
+        let mut kept = self.agent.kept.lock().clone();
         kept.leases.push(lease_fd);
         let copies = handover::copies(self.agent, &kept.numbers().collect::<Vec<_>>())?;
         kept.renumber(copies.into_iter().map(OwnedFd::into_raw_fd));
-        Ok(Box::new(Inheritance { kept }))
+        Ok(Box::new(kept))
+    }
+
+    fn take_held(&self) -> Held {
+        self.held.lock().take().expect("set before")
     }
 
     fn set_all_inherited(&self, inherited: bool) {
@@ -149,7 +130,7 @@ impl AroundFork for Caught {
     fn before(&self) -> Result<(), Errno> {
         let (handed_over, ticket) = self.hand_over()?;
         let alone = self.agent.pager.space.mapping_lock.enter_call();
-        // The warden, while it works, waits for the fault thread: it must be done before that one
+        // The scanner, while it works, waits for the fault thread: it must be done before that one
         // holds still.
         let auxiliary = AUXILIARY.lock();
         self.agent.pager.pause();
@@ -157,10 +138,7 @@ impl AroundFork for Caught {
         let freeze = self.agent.pager.stores.active().freeze();
         self.set_all_inherited(true);
         let heap = alloc::hold();
-        *self
-            .held
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Held {
+        *self.held.lock() = Some(Held {
             handed_over,
             ticket,
             freeze,
@@ -172,12 +150,6 @@ impl AroundFork for Caught {
     }
 
     fn parent(&self, forked: Result<u32, Errno>) {
-        let held = self
-            .held
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .take()
-            .expect("set before");
         let Held {
             handed_over,
             ticket,
@@ -185,7 +157,7 @@ impl AroundFork for Caught {
             _heap,
             _auxiliary,
             _alone,
-        } = held;
+        } = self.take_held();
         drop(_heap);
         self.set_all_inherited(false);
         drop(_auxiliary);
@@ -193,37 +165,26 @@ impl AroundFork for Caught {
         self.agent.pager.resume();
         // In a table that both use, the child closes them: its agent needs them first.
         if !self.shares_files || forked.is_err() {
-            close_all(&handed_over.kept);
+            close_all(&handed_over);
         }
-        end_lease(ticket, Some(freeze));
+        leases::end(ticket, Some(freeze));
     }
 
     fn child(&self) {
-        let held = self
-            .held
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .take()
-            .expect("set before");
         let Held {
             handed_over,
             _heap,
             _auxiliary,
             _alone,
             ..
-        } = held;
+        } = self.take_held();
         drop(_heap);
         drop(_auxiliary);
-        // The numbers stay valid in the child's warden, whose table starts as a copy of this one.
-        let copy = handed_over.kept.clone();
+        // The numbers stay valid in the child's scanner, whose table starts as a copy of this one.
+        let copy = Kept::clone(&handed_over);
         restart_in_child(handed_over);
         close_all(&copy);
     }
-}
-
-fn end_lease(ticket: Ticket, freeze: Option<Freeze>) {
-    desk().end(ticket, freeze);
-    BELL.ring();
 }
 
 /// Runs `action`, which forks through the C library, with its fork caught; `failed` is returned,
@@ -232,9 +193,9 @@ fn caught(action: impl FnOnce() -> i32, failed: i32) -> i32 {
     let Some(agent) = agent() else {
         return action();
     };
-    let outcome = own_stack::with(|| {
+    let outcome = scratch_stack::with(|| {
         let caught = Caught::new(agent, false);
-        // SAFETY: one at a time, by `own_stack`, in the child too.
+        // SAFETY: one at a time, by `scratch_stack`, in the child too.
         unsafe { with_forks_caught(&caught, action) }
     });
     outcome.unwrap_or_else(|errno| {
@@ -327,7 +288,7 @@ pub unsafe extern "C" fn syscall(
     let result = match agent() {
         Some(agent) if !shares_memory(number) => {
             // SAFETY: a plain fork, by the check above.
-            own_stack::with(|| unsafe {
+            scratch_stack::with(|| unsafe {
                 let caught = Caught::new(agent, flags & CLONE_FILES != 0);
                 forking_call(&caught, number as usize, args)
             })

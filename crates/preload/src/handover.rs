@@ -2,9 +2,9 @@
 //!
 //! The agent's threads have a descriptor table of their own, and a child starts with a copy of the
 //! forking thread's. So what the child needs of the agent's is copied over just before:
-//! 1. through a descriptor of the warden as a thread, from Linux 6.9 on;
-//! 2. before that, in messages of the warden over a pair of sockets that the forking thread makes.
-//!    The warden takes its end by number out of the table of the process's first thread, as a rule
+//! 1. through a descriptor of the scanner as a thread, from Linux 6.9 on;
+//! 2. before that, in messages of the scanner over a pair of sockets that the forking thread makes.
+//!    The scanner takes its end by number out of the table of the process's first thread, as a rule
 //!    the forking thread's too;
 //! 3. where that table is another one, or has gone with the first thread, over a socket that the
 //!    kernel names. The name is known only in its network namespace, which is why this way comes
@@ -14,9 +14,9 @@
 //! in use.
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::{Mutex, MutexGuard};
 
 use pagetide_kernel::mask::{self, Masked};
+use pagetide_kernel::sync::Mutex;
 use rustix::fs::fstat;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::{
@@ -26,14 +26,14 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-use crate::start::{Agent, warden_tid};
-use crate::warden;
+use crate::agent::{Agent, scanner_tid};
+use crate::requests;
 
 /// Descriptors in one message; the kernel takes 253 at most.
 const FDS_A_MESSAGE: usize = 64;
 const SOCKET: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// Where the warden sends to.
+/// Where the scanner sends to.
 enum Address {
     /// The socket of this number and inode in the table of the process's first thread.
     Number(RawFd, u64),
@@ -41,7 +41,7 @@ enum Address {
     Name(SocketAddrUnix),
 }
 
-/// What a forking thread asks of the warden.
+/// What a forking thread asks of the scanner.
 struct Parcel {
     fds: Vec<RawFd>,
     to: Address,
@@ -59,10 +59,6 @@ static DESK: Mutex<Desk> = Mutex::new(Desk {
     sent: None,
 });
 
-fn desk() -> MutexGuard<'static, Desk> {
-    DESK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
 /// Copies of `fds`, which are numbers in the agent's table, in the calling thread's, in the same
 /// order. They close on exec.
 pub fn copies(agent: &Agent, fds: &[RawFd]) -> Result<Vec<OwnedFd>, Errno> {
@@ -74,9 +70,9 @@ pub fn copies(agent: &Agent, fds: &[RawFd]) -> Result<Vec<OwnedFd>, Errno> {
 fn through_thread(fds: &[RawFd]) -> Result<Vec<OwnedFd>, Errno> {
     const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(0o200);
     mask::check(Masked::PidfdThread, Errno::INVAL)?;
-    let warden = Pid::from_raw(warden_tid() as i32).ok_or(Errno::SRCH)?;
-    let warden = pidfd_open(warden, PIDFD_THREAD)?;
-    let copy = |fd: &RawFd| pidfd_getfd(&warden, *fd, PidfdGetfdFlags::empty());
+    let scanner = Pid::from_raw(scanner_tid() as i32).ok_or(Errno::SRCH)?;
+    let scanner = pidfd_open(scanner, PIDFD_THREAD)?;
+    let copy = |fd: &RawFd| pidfd_getfd(&scanner, *fd, PidfdGetfdFlags::empty());
     fds.iter().map(copy).collect()
 }
 
@@ -97,17 +93,17 @@ fn through_name(agent: &Agent, fds: &[RawFd]) -> Result<Vec<OwnedFd>, Errno> {
     receive(&ours, fds.len())
 }
 
-/// Has the warden send, and waits until it has.
+/// Has the scanner send, and waits until it has.
 fn ask(agent: &Agent, fds: &[RawFd], to: Address) -> Result<(), Errno> {
-    *desk() = Desk {
+    *DESK.lock() = Desk {
         wanted: Some(Parcel {
             fds: fds.to_vec(),
             to,
         }),
         sent: None,
     };
-    warden::wait_for(agent, || desk().sent.take()).unwrap_or_else(|| {
-        desk().wanted = None;
+    requests::wait_for(agent, || DESK.lock().sent.take()).unwrap_or_else(|| {
+        DESK.lock().wanted = None;
         Err(Errno::AGAIN)
     })
 }
@@ -145,9 +141,9 @@ fn receive(socket: &OwnedFd, count: usize) -> Result<Vec<OwnedFd>, Errno> {
     Ok(copies)
 }
 
-/// On the warden: sends what is wanted. Whether anything was.
+/// On the scanner: sends what is wanted. Whether anything was.
 pub fn serve() -> bool {
-    let mut desk = desk();
+    let mut desk = DESK.lock();
     let Some(parcel) = desk.wanted.take() else {
         return false;
     };

@@ -2,8 +2,10 @@
 //! memory under a pager.
 //!
 //! It is its own small world. Its allocations come from memory no pager takes ([`alloc`]); its
-//! threads are raw threads with descriptors of their own ([`start`]); the program's memory is found
-//! by looking ([`warden`]), not by replacing `malloc` or `mmap`; The functions it stands in for
+//! threads are raw threads with descriptors of their own ([`threads`]); the program's memory is
+//! found by looking ([`scanner`]), not by replacing `malloc` or `mmap`.
+//!
+//! The functions it stands in for
 //! - make processes and threads ([`forking`], [`exec`], [`stacks`]), or say where they may run
 //!   ([`processors`]);
 //! - change what memory is where, which has to happen one at a time ([`mapping`], [`remapping`],
@@ -12,7 +14,9 @@
 #![warn(missing_docs)]
 
 mod advice;
+mod agent;
 mod alloc;
+mod child;
 mod config;
 mod control;
 mod counters;
@@ -21,20 +25,23 @@ mod exec;
 mod executing;
 mod forking;
 mod handover;
+mod leases;
 mod lock_all;
 mod locking;
 mod mapping;
 mod next;
 mod obstacle;
-mod own_stack;
 mod processors;
 mod program;
 mod refuse;
-mod refused;
 mod remapping;
+mod requests;
+mod retry;
+mod scanner;
+mod scratch_stack;
 mod stacks;
 mod start;
-mod warden;
+mod threads;
 
 /// Runs before the program's `main`.
 #[used]
@@ -42,8 +49,8 @@ mod warden;
 static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
-    if lock_all::at_load() {
-        return;
+    match lock_all::at_load() {
+        true => exec::prepare(),
+        false => start::at_load(),
     }
-    start::at_load();
 }

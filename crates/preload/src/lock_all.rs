@@ -1,13 +1,15 @@
 //! `run --lock`: no pager, but all memory locked, in this process, in its forked children, and in
 //! programs they execute.
-use std::ffi::c_int;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
 use std::sync::OnceLock;
 
 use pagetide_kernel::limits::LockLimits;
 use pagetide_kernel::mlock::{MCL_CURRENT, MCL_FUTURE, MCL_ONFAULT, mlockall};
+use pagetide_kernel::procfs;
 use pagetide_lock::LimitReport;
-
-use crate::config::{AGENT, LOCK};
+use pagetide_pager::protocol::environment;
+use pagetide_pager::protocol::refusal::Cause;
 
 /// The launcher's wish.
 #[derive(Debug)]
@@ -19,6 +21,13 @@ pub struct LockAll {
     pub variables: Vec<Vec<u8>>,
     /// Path of this library.
     pub agent: Vec<u8>,
+}
+
+impl LockAll {
+    /// Whether the launcher is this process's parent.
+    fn is_first(&self) -> bool {
+        rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) == Some(self.launcher)
+    }
 }
 
 static WISH: OnceLock<LockAll> = OnceLock::new();
@@ -35,17 +44,14 @@ pub fn at_load() -> bool {
     };
     let wish = WISH.get_or_init(|| wish);
     if let Err(errno) = mlockall(wish.flags) {
-        let first =
-            rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) == Some(wish.launcher);
-        say(first, errno);
-        if first {
+        say(wish.is_first(), errno);
+        if wish.is_first() {
             // SAFETY: ends the process before the program started; nothing of it has run.
-            unsafe { libc::_exit(3) };
+            unsafe { libc::_exit(Cause::System.exit_status().into()) };
         }
         return true;
     }
     warn_of_little_room(wish);
-    crate::exec::prepare();
     // SAFETY: the handler lives as long as this library, which is never unloaded.
     unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     true
@@ -64,10 +70,9 @@ extern "C" fn in_child() {
 const ROOM_BYTES: u64 = 16 << 20;
 
 fn address_space_bytes() -> u64 {
-    std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|statm| statm.split(' ').next()?.parse::<u64>().ok())
-        .map_or(0, |pages| pages * pagetide_kernel::PAGE_SIZE as u64)
+    let statm = procfs::open_self(c"/proc/self/statm");
+    let pages = statm.map_or(0, |file| procfs::address_space_pages(&file));
+    pages * pagetide_kernel::PAGE_SIZE as u64
 }
 
 /// The program is locked; what it maps from now on may not be.
@@ -75,9 +80,7 @@ fn warn_of_little_room(wish: &LockAll) {
     let Some(left) = LockLimits::read().left() else {
         return;
     };
-    let is_first =
-        rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) == Some(wish.launcher);
-    if is_first && left < ROOM_BYTES {
+    if wish.is_first() && left < ROOM_BYTES {
         eprintln!(
             "pagetide: --lock: the lock limit leaves {left} bytes for what the program maps as it \
              runs; beyond that, brk and mmap fail, and most programs with them\n{}",
@@ -103,20 +106,12 @@ fn say(first: bool, errno: rustix::io::Errno) {
 }
 
 fn from_environment() -> Option<LockAll> {
-    use std::os::unix::ffi::OsStringExt;
-    let value = std::env::var(LOCK).ok()?;
-    let (mode, launcher) = value.split_once(':')?;
-    let mode: u32 = match mode {
-        "on-fault" => MCL_ONFAULT,
-        "now" => 0,
-        _ => return None,
-    };
-    let agent = std::env::var_os(AGENT)?.into_vec();
-    let variable = |name: &str, value: &[u8]| [name.as_bytes(), b"=", value].concat();
+    let wish = environment::LockAll::from_environment()?;
+    let mode = if wish.on_fault { MCL_ONFAULT } else { 0 };
     Some(LockAll {
         flags: MCL_CURRENT | MCL_FUTURE | mode,
-        launcher: launcher.parse::<c_int>().ok()?,
-        variables: vec![variable(LOCK, value.as_bytes()), variable(AGENT, &agent)],
-        agent,
+        launcher: wish.launcher,
+        variables: environment::entries(wish.variables()),
+        agent: OsString::from(wish.agent).into_vec(),
     })
 }

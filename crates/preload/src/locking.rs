@@ -3,28 +3,14 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pagetide_kernel::PageRange;
-use pagetide_kernel::fork::syscall6;
+use pagetide_kernel::syscall::syscall;
+use rustix::io::Errno;
 
-use crate::next::set_errno;
-use crate::start::agent;
+use crate::agent::agent;
+use crate::next::returned;
 
 /// Pages the program has locked through these functions; unlocking more than was locked stops at 0.
 static LOCKED: AtomicU64 = AtomicU64::new(0);
-
-/// # Safety
-/// As the system call asks.
-unsafe fn call(number: libc::c_long, args: [usize; 6]) -> i32 {
-    // SAFETY: by the caller's word.
-    match unsafe { syscall6(number as usize, args) } {
-        0 => 0,
-        error => fail(-error as i32),
-    }
-}
-
-fn fail(errno: i32) -> i32 {
-    set_errno(errno);
-    -1
-}
 
 /// # Safety
 /// As the system call asks.
@@ -34,11 +20,11 @@ unsafe fn lock(address: usize, len: usize, number: libc::c_long, flags: usize) -
         // A budget with room for one evictable page at least, or nothing else could ever be faulted
         // in.
         if LOCKED.load(Ordering::Relaxed) + pages >= agent.pager.budget.get() {
-            return fail(libc::ENOMEM);
+            return returned(Err(Errno::NOMEM));
         }
     }
     // SAFETY: by the caller's word.
-    let result = unsafe { call(number, [address, len, flags, 0, 0, 0]) };
+    let result = returned(unsafe { syscall(number as usize, [address, len, flags]) });
     if result == 0 {
         LOCKED.fetch_add(pages, Ordering::Relaxed);
     }
@@ -76,7 +62,7 @@ pub unsafe extern "C" fn mlock2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munlock(address: *const libc::c_void, len: usize) -> i32 {
     // SAFETY: by the caller's word.
-    let result = unsafe { call(libc::SYS_munlock, [address as usize, len, 0, 0, 0, 0]) };
+    let result = returned(unsafe { syscall(libc::SYS_munlock as usize, [address as usize, len]) });
     if result == 0 {
         let pages = PageRange::covering(address as usize, len).pages();
         let _ = LOCKED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |locked| {
@@ -93,8 +79,8 @@ pub unsafe extern "C" fn munlock(address: *const libc::c_void, len: usize) -> i3
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlockall(flags: i32) -> i32 {
     if agent().is_some() {
-        return fail(libc::ENOMEM);
+        return returned(Err(Errno::NOMEM));
     }
     // SAFETY: by the caller's word.
-    unsafe { call(libc::SYS_mlockall, [flags as usize, 0, 0, 0, 0, 0]) }
+    returned(unsafe { syscall(libc::SYS_mlockall as usize, [flags as usize]) })
 }

@@ -1,15 +1,15 @@
-//! Large mappings are told to the warden at once instead of being found a tick later: a program can
-//! fill a lot of memory in a tick.
+//! Large mappings are told to the scanner at once instead of being found a tick later: a program
+//! can fill a lot of memory in a tick.
 //!
 //! What takes mappings away waits where the pager has no moment to work otherwise.
 //!
 //! Only a hint: what is mapped otherwise (by the C library inside `malloc`, by bare system calls)
 //! is found by looking.
-use pagetide_kernel::fork::syscall6;
+use pagetide_kernel::syscall::syscall;
 
-use crate::next::set_errno;
-use crate::start::agent;
-use crate::warden;
+use crate::agent::agent;
+use crate::next::{returned, returned_address};
+use crate::requests;
 
 /// Mappings from this size on wait until they are governed, which takes about 0.1 ms.
 const LARGE: usize = 4 << 20;
@@ -28,7 +28,7 @@ unsafe fn map(
         == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
     let governed = anonymous
         && len >= LARGE
-        && agent().is_some_and(|agent| len as u64 > agent.config.mappings_over_bytes);
+        && agent().is_some_and(|agent| len as u64 > agent.config.wishes.mappings_over_bytes);
     // Populating at once would make everything resident before it is governed; it is a hint, and
     // left out.
     let passed = if governed {
@@ -50,16 +50,12 @@ unsafe fn map(
         agent.pager.space.mapping_lock.enter_call()
     });
     // SAFETY: by the caller's word.
-    let result = unsafe { syscall6(libc::SYS_mmap as usize, args) };
+    let result = unsafe { syscall(libc::SYS_mmap as usize, args) };
     drop(call);
-    if (-4095..0).contains(&result) {
-        set_errno(-result as i32);
-        return libc::MAP_FAILED;
+    if result.is_ok() && governed && protection != libc::PROT_NONE {
+        requests::look_now();
     }
-    if governed && protection != libc::PROT_NONE {
-        warden::look_now();
-    }
-    result as *mut libc::c_void
+    returned_address(result)
 }
 
 /// Stands before `mmap`.
@@ -107,11 +103,5 @@ pub unsafe extern "C" fn munmap(address: usize, len: usize) -> i32 {
         agent.pager.space.mapping_lock.enter_call()
     });
     // SAFETY: by the caller's word.
-    match unsafe { syscall6(libc::SYS_munmap as usize, [address, len, 0, 0, 0, 0]) } {
-        0 => 0,
-        errno => {
-            set_errno(-errno as i32);
-            -1
-        }
-    }
+    returned(unsafe { syscall(libc::SYS_munmap as usize, [address, len]) })
 }

@@ -2,6 +2,8 @@
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use rustix::io::Errno;
+
 /// The next definition of a symbol in the loader's search order, looked up once: at load, by
 /// [`Next::prepare`], because the agent's own threads come here as well and must not take the
 /// loader's lock.
@@ -36,6 +38,28 @@ impl Next {
         let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         self.address.store(found, Ordering::Release);
         found
+    }
+}
+
+/// A system call's result as the C library returns it: -1, and `errno`, for an error.
+pub fn returned(result: Result<usize, Errno>) -> i32 {
+    match result {
+        Ok(answer) => answer as i32,
+        Err(errno) => {
+            set_errno(errno.raw_os_error());
+            -1
+        }
+    }
+}
+
+/// The same of a call that returns an address.
+pub fn returned_address(result: Result<usize, Errno>) -> *mut c_void {
+    match result {
+        Ok(address) => address as *mut c_void,
+        Err(errno) => {
+            set_errno(errno.raw_os_error());
+            libc::MAP_FAILED
+        }
     }
 }
 

@@ -1,21 +1,24 @@
 //! A process that cannot be governed: the launcher is told why, and what would mend it.
+use pagetide_pager::protocol::environment::QUIET;
+use pagetide_pager::protocol::files::Note;
+use pagetide_pager::protocol::refusal::Refusal;
 use rustix::process::{Resource, getrlimit};
 
-use crate::config::{Config, QUIET};
+use crate::config::Config;
 
 /// Tells why this process is not governed: the launcher, or who reads its stderr where the
 /// launcher's directory is out of reach (privileges given up, another root directory). The program
 /// the launcher started is ended, before any of it runs; any other goes on without the agent.
 ///
 /// Called on the program's own thread: the agent's threads have no stderr.
-pub fn decline(config: &Config, reason: &str) {
-    let file = if config.is_first {
-        "refused"
-    } else {
-        "ungoverned"
+pub fn decline(config: &Config, refusal: &Refusal) {
+    let reason = &refusal.text;
+    let note = match config.is_first {
+        true => Note::Refused,
+        false => Note::Ungoverned,
     };
     let pid = std::process::id();
-    let path = config.run_dir.join(format!("{pid}.{file}"));
+    let path = note.path(&config.wishes.run_dir, pid);
     // Writing beyond the limit on file sizes would end the process.
     let has_room = getrlimit(Resource::Fsize)
         .current
@@ -26,9 +29,9 @@ pub fn decline(config: &Config, reason: &str) {
             eprintln!("pagetide: this program cannot be paged: {reason}");
         }
         // SAFETY: ends the process before the program started; nothing of it has run.
-        unsafe { libc::_exit(3) };
+        unsafe { libc::_exit(refusal.cause.exit_status().into()) };
     }
-    if !is_left && !config.quiet {
+    if !is_left && !config.wishes.quiet {
         eprintln!(
             "pagetide: process {pid} is not governed: {reason}; it and what it starts run with \
              all the memory they ask for"

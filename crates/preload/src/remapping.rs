@@ -7,14 +7,15 @@
 //! here they go piece by piece, and back if that fails. And each call is for one mapping only, as
 //! far as is known: where the kernel has moved a part and refused the rest, another thread may get
 //! memory at the place of that part, and what is the caller's cannot be told from it.
-use pagetide_kernel::fork::syscall6;
 use pagetide_kernel::maps::Maps;
+use pagetide_kernel::mlock::{is_mapped, mremap as kernel_mremap};
+use pagetide_kernel::syscall::syscall;
 use pagetide_kernel::{PAGE_SIZE, PageRange};
 use rustix::io::Errno;
 
-use crate::next::set_errno;
-use crate::start::agent;
-use crate::warden;
+use crate::agent::agent;
+use crate::next::returned_address;
+use crate::requests;
 
 /// How often a mapping may be found divided while it is moved.
 const DIVIDED_MAX: u32 = 8;
@@ -33,10 +34,9 @@ impl Remap {
     /// # Safety
     /// As `mremap`.
     unsafe fn call(self) -> Result<usize, Errno> {
-        let flags = self.flags as usize;
-        let args = [self.old, self.old_len, self.new_len, flags, self.new, 0];
+        let flags = self.flags as u32;
         // SAFETY: by the caller's word.
-        result(unsafe { syscall6(libc::SYS_mremap as usize, args) })
+        unsafe { kernel_mremap(self.old, self.old_len, self.new_len, flags, self.new) }
     }
 
     fn has(self, flag: i32) -> bool {
@@ -71,16 +71,9 @@ impl Remap {
     unsafe fn by_pieces(&mut self) -> Result<usize, Errno> {
         if self.new_len < self.old_len {
             // Only with MREMAP_FIXED: otherwise the kernel shrinks any number of mappings.
-            let tail = [
-                self.old + self.new_len,
-                self.old_len - self.new_len,
-                0,
-                0,
-                0,
-                0,
-            ];
+            let tail = [self.old + self.new_len, self.old_len - self.new_len];
             // SAFETY: by the caller's word: the rest goes first.
-            result(unsafe { syscall6(libc::SYS_munmap as usize, tail) })?;
+            unsafe { syscall(libc::SYS_munmap as usize, tail) }?;
             self.old_len = self.new_len;
         }
         if self.has(libc::MREMAP_FIXED) {
@@ -110,10 +103,10 @@ impl Remap {
     /// that is the program's only copy.
     fn unreserve(self) {
         if is_mapped(self.old, self.old_len) {
-            let reserved = [self.new, self.new_len, 0, 0, 0, 0];
+            let reserved = [self.new, self.new_len];
             // SAFETY: reserved for this move; all that was moved there is at its old place again,
             // which is mapped throughout.
-            unsafe { syscall6(libc::SYS_munmap as usize, reserved) };
+            let _ = unsafe { syscall(libc::SYS_munmap as usize, reserved) };
         }
     }
 
@@ -291,28 +284,6 @@ fn half(len: usize) -> usize {
     len / 2 / PAGE_SIZE * PAGE_SIZE
 }
 
-/// Whether every page from `address` on, for `len` bytes, is mapped.
-fn is_mapped(address: usize, len: usize) -> bool {
-    const SYS_MINCORE: usize = 27;
-    const PAGES: usize = 1024;
-    let mut residency = [0u8; PAGES];
-    (address..address + len)
-        .step_by(PAGES * PAGE_SIZE)
-        .all(|part| {
-            let bytes = (address + len - part).min(PAGES * PAGE_SIZE);
-            let into = residency.as_mut_ptr() as usize;
-            // SAFETY: mincore(2) writes a byte a page, at most PAGES.
-            unsafe { syscall6(SYS_MINCORE, [part, bytes, into, 0, 0, 0]) == 0 }
-        })
-}
-
-fn result(returned: isize) -> Result<usize, Errno> {
-    match returned {
-        -4095..0 => Err(Errno::from_raw_os_error(-returned as i32)),
-        address => Ok(address as usize),
-    }
-}
-
 /// The mappings that `whole` consists of, in order, if all of it is mapped; otherwise none.
 fn pieces(whole: PageRange) -> Vec<PageRange> {
     let mut pieces = Vec::new();
@@ -336,13 +307,9 @@ fn pieces(whole: PageRange) -> Vec<PageRange> {
 fn reserve(hint: usize, len: usize) -> Result<usize, Errno> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     let none = libc::PROT_NONE as usize;
+    let args = [hint, len, none, flags as usize, usize::MAX];
     // SAFETY: a new mapping, wherever there is room.
-    result(unsafe {
-        syscall6(
-            libc::SYS_mmap as usize,
-            [hint, len, none, flags as usize, usize::MAX, 0],
-        )
-    })
+    unsafe { syscall(libc::SYS_mmap as usize, args) }
 }
 
 /// Stands before `mremap`.
@@ -366,13 +333,7 @@ pub unsafe extern "C" fn mremap(
         new,
     };
     // SAFETY: by the caller's word.
-    match unsafe { remap(asked) } {
-        Ok(address) => address as *mut libc::c_void,
-        Err(errno) => {
-            set_errno(errno.raw_os_error());
-            libc::MAP_FAILED
-        }
-    }
+    returned_address(unsafe { remap(asked) })
 }
 
 /// # Safety
@@ -392,11 +353,11 @@ unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
     };
     if is_governed && asked.has(libc::MREMAP_DONTUNMAP) {
         let mut done = Err(Errno::FAULT);
-        // The pieces change while the warden attaches some; what was moved by a call that failed is
-        // back.
+        // The pieces change while the scanner attaches some; what was moved by a call that failed
+        // is back.
         for tried in 0..TRIES {
             if tried > 0 {
-                warden::look_now();
+                requests::look_now();
             }
             // SAFETY: by the caller's word.
             done = unsafe { asked.keeping_the_old_place() };
@@ -426,7 +387,7 @@ unsafe fn remap(mut asked: Remap) -> Result<usize, Errno> {
             break;
         }
         if tried > 0 {
-            warden::look_now();
+            requests::look_now();
         }
         // SAFETY: by the caller's word; what the first call has moved is at the new place, what
         // another has is back.

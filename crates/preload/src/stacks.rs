@@ -8,14 +8,15 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use pagetide_kernel::syscall::syscall6;
 use pagetide_kernel::{PageNumber, PageRange, own};
 use pagetide_pager::page::word::Word;
 use pagetide_pager::requests::{Completion, Request};
 
+use crate::agent::agent;
 use crate::next::Next;
-use crate::own_stack;
 use crate::processors;
-use crate::start::agent;
+use crate::scratch_stack;
 
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
 type Create = unsafe extern "C" fn(
@@ -84,11 +85,11 @@ extern "C" fn on_start(begin: *mut c_void) -> *mut c_void {
         libc::free(begin);
         taken
     };
-    note_own_stack();
+    note_scratch_stack();
     start(argument)
 }
 
-fn note_own_stack() {
+fn note_scratch_stack() {
     let mut key = KEY.load(Ordering::Acquire);
     if key == 0 {
         let mut made = 0;
@@ -123,12 +124,12 @@ fn note_own_stack() {
     }
 }
 
-/// The warden may have been quicker, or the stack has been governed memory before.
+/// The scanner may have been quicker, or the stack has been governed memory before.
 fn detach(stack: PageRange) {
     let Some(agent) = agent() else { return };
     // Whoever adds a span after this look sees the exclusion made before it.
     std::sync::atomic::fence(Ordering::SeqCst);
-    own_stack::with(|| {
+    scratch_stack::with(|| {
         let managed = agent.pager.managed_ranges();
         for part in managed
             .iter()
@@ -159,7 +160,7 @@ extern "C" fn forget_stack(value: *mut c_void) {
 /// Threads that are about to end: thread ID, and the number of the exclusion of its stack plus one.
 static ENDING: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
-/// Ends the exclusion of stacks whose threads are no more. The warden calls this now and then.
+/// Ends the exclusion of stacks whose threads are no more. The scanner calls this now and then.
 pub fn reap() {
     let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
     for place in &ENDING {
@@ -169,7 +170,7 @@ pub fn reap() {
         }
         let args = [process, (entry >> 32) as usize, 0, 0, 0, 0];
         // SAFETY: tgkill(2) without a signal sends nothing; it tells whether the thread exists.
-        let result = unsafe { pagetide_kernel::fork::syscall6(libc::SYS_tgkill as usize, args) };
+        let result = unsafe { syscall6(libc::SYS_tgkill as usize, args) };
         if result == -libc::ESRCH as isize {
             own::include(own::Exclusion::at(entry as u32 - 1));
             place.store(0, Ordering::Release);
@@ -197,9 +198,7 @@ fn touch_robust_mutexes() {
     // at a fixed offset, and the list ends where it began.
     unsafe {
         let args = [0, &raw mut head as usize, &raw mut len as usize, 0, 0, 0];
-        if pagetide_kernel::fork::syscall6(libc::SYS_get_robust_list as usize, args) != 0
-            || head.is_null()
-        {
+        if syscall6(libc::SYS_get_robust_list as usize, args) != 0 || head.is_null() {
             return;
         }
         let offset = head.add(1).read() as isize;

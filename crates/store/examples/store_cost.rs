@@ -5,7 +5,7 @@
 //! Gets are in random order over all pages, so that the tables and blobs are cold, and once over a
 //! few pages, where they are warm.
 
-use pagetide_store::{PAGE_SIZE, Page, Slot, StoreError, open};
+use pagetide_store::{PAGE_SIZE, Page, Slot, Store, StoreError, open};
 use std::time::{Duration, Instant};
 
 /// A small generator (splitmix64): the example needs numbers that do not compress, not good ones.
@@ -53,65 +53,87 @@ fn main() -> Result<(), StoreError> {
         for page in &mut pages {
             random.fill(&mut page.0[..random_bytes]);
         }
-        let mut slots = vec![Slot(0); count];
-        let batch = store.capabilities().put_batch_pages;
-        let start = Instant::now();
-        for (index, slots) in slots.chunks_mut(batch).enumerate() {
-            let first = index * batch % (1024 - batch + 1);
-            let batch: Vec<&Page> = pages[first..first + slots.len()].iter().collect();
-            store.put(&batch, slots)?;
-        }
-        report(&format!("put, {name}"), start.elapsed(), count);
-
-        let usage = store.usage();
-        println!(
-            "    {} pages in {} MiB, {:.0} bytes/page, stored to {:.2} of their size",
-            usage.pages,
-            usage.bytes >> 20,
-            usage.bytes as f64 / usage.pages as f64,
-            usage.put_bytes_stored as f64 / usage.put_bytes as f64,
-        );
-        let mut order = slots.clone();
-        for index in (1..order.len()).rev() {
-            order.swap(index, (random.next() % (index as u64 + 1)) as usize);
-        }
-        let mut page = Page::ZERO;
-        let start = Instant::now();
-        order
-            .iter()
-            .try_for_each(|slot| store.get(*slot, &mut page))?;
-        report(
-            &format!("get, {name}, random order"),
-            start.elapsed(),
-            count,
-        );
-
-        let start = Instant::now();
-        (0..count).try_for_each(|index| store.get(order[index % 32], &mut page))?;
-        report(
-            &format!("get, {name}, same 32 pages"),
-            start.elapsed(),
-            count,
-        );
-
-        let mut many = vec![Page::ZERO; batch];
-        let start = Instant::now();
-        for slots in slots.chunks(batch) {
-            store.get_many(slots, &mut many[..slots.len()])?;
-        }
-        report(
-            &format!("get_many of {batch}, {name}, in order"),
-            start.elapsed(),
-            count,
-        );
-
-        let start = Instant::now();
-        store.delete(&order);
-        report(
-            &format!("delete, {name}, random order"),
-            start.elapsed(),
-            count,
-        );
+        let slots = put(&*store, name, &pages, count)?;
+        get_and_delete(&*store, name, &slots, &mut random)?;
     }
+    Ok(())
+}
+
+/// Puts `pages` again and again, until `count` slots are in use.
+fn put(
+    store: &dyn Store,
+    name: &str,
+    pages: &[Page],
+    count: usize,
+) -> Result<Vec<Slot>, StoreError> {
+    let mut slots = vec![Slot(0); count];
+    let batch = store.capabilities().put_batch_pages;
+    let start = Instant::now();
+    for (index, slots) in slots.chunks_mut(batch).enumerate() {
+        let first = index * batch % (pages.len() - batch + 1);
+        let batch: Vec<&Page> = pages[first..first + slots.len()].iter().collect();
+        store.put(&batch, slots)?;
+    }
+    report(&format!("put, {name}"), start.elapsed(), count);
+
+    let usage = store.usage();
+    println!(
+        "    {} pages in {} MiB, {:.0} bytes/page, stored to {:.2} of their size",
+        usage.pages,
+        usage.bytes >> 20,
+        usage.bytes as f64 / usage.pages as f64,
+        usage.put_bytes_stored as f64 / usage.put_bytes as f64,
+    );
+    Ok(slots)
+}
+
+fn get_and_delete(
+    store: &dyn Store,
+    name: &str,
+    slots: &[Slot],
+    random: &mut Random,
+) -> Result<(), StoreError> {
+    let (count, batch) = (slots.len(), store.capabilities().put_batch_pages);
+    let mut order = slots.to_vec();
+    for index in (1..order.len()).rev() {
+        order.swap(index, (random.next() % (index as u64 + 1)) as usize);
+    }
+    let mut page = Page::ZERO;
+    let start = Instant::now();
+    order
+        .iter()
+        .try_for_each(|slot| store.get(*slot, &mut page))?;
+    report(
+        &format!("get, {name}, random order"),
+        start.elapsed(),
+        count,
+    );
+
+    let start = Instant::now();
+    (0..count).try_for_each(|index| store.get(order[index % 32], &mut page))?;
+    report(
+        &format!("get, {name}, same 32 pages"),
+        start.elapsed(),
+        count,
+    );
+
+    let mut many = vec![Page::ZERO; batch];
+    let start = Instant::now();
+    for slots in slots.chunks(batch) {
+        store.get_many(slots, &mut many[..slots.len()])?;
+    }
+    report(
+        &format!("get_many of {batch}, {name}, in order"),
+        start.elapsed(),
+        count,
+    );
+
+    let start = Instant::now();
+    store.delete(&order);
+    report(
+        &format!("delete, {name}, random order"),
+        start.elapsed(),
+        count,
+    );
     Ok(())
 }

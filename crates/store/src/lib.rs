@@ -21,28 +21,38 @@
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
+mod chain;
 mod descriptor;
 mod device;
 mod error;
+#[doc(hidden)]
+pub mod exercise;
 mod file;
 mod layer;
+mod lz4;
 mod mapping;
 mod meter;
 mod open;
 mod page;
 mod ram;
+#[cfg(feature = "remote")]
 mod remote;
+mod scheme;
 mod slots;
 mod sync;
 mod table;
 mod tier;
 mod uri;
 
+pub use chain::{is_remote, redact};
 pub use error::{ErrorKind, StoreError};
 pub use open::open;
 pub use page::{PAGE_SIZE, Page, Slot};
-pub use remote::operate::{Clear, Cleared, Owned, Remote, is_remote, redact, resolve};
-pub use remote::owner::Record;
+#[cfg(feature = "remote")]
+pub use remote::{
+    operate::{Clear, Cleared, Owned, Remote, resolve},
+    owner::Record,
+};
 pub use uri::parse_size;
 
 /// What a store can do and how it likes to be called.

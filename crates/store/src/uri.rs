@@ -1,6 +1,7 @@
 //! Store URIs: `scheme:rest?option=value&option=value`, and sizes written by people.
 
 use crate::{ErrorKind, StoreError};
+#[cfg(feature = "remote")]
 use std::time::Duration;
 
 /// Digits after the point that a size may have.
@@ -106,6 +107,7 @@ pub fn parse_size(text: &str) -> Result<u64, StoreError> {
 }
 
 /// The time named by a text such as `500ms`, `5s`, `10m`, `24h`, or `5` for seconds.
+#[cfg(feature = "remote")]
 pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -166,6 +168,7 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "remote")]
     #[test]
     fn durations() {
         assert_eq!(parse_duration("500ms"), Some(Duration::from_millis(500)));

@@ -19,10 +19,11 @@ mod servers;
 
 use common::*;
 use held::{assert_all, assert_says, fixture, refusal, some};
-use pagetide_store::{ErrorKind, Page, Slot, open};
+use pagetide_store::{ErrorKind, Page, Remote, Slot, open};
 use proptest::prelude::ProptestConfig;
 use proptest::test_runner::TestRunner;
 use servers::{Memcached, Valkey};
+use std::path::Path;
 
 /// Everything that holds for every store holds for the one at `uri`.
 fn behaves(uri: &str) {
@@ -117,6 +118,26 @@ fn memcached() {
         one.address(),
         two.address()
     ));
+}
+
+/// The list of owners is longer than a page then.
+#[test]
+fn memcached_lists_more_owners_than_a_page_holds() {
+    let Some(server) = Memcached::start(&["-M"]) else {
+        return;
+    };
+    let uri = format!("memcached://{}?encrypt=0", server.address());
+    let stores: Vec<_> = (0..150)
+        .map(|_| {
+            let store = open(&uri).unwrap();
+            some(&*store, 0..1);
+            store
+        })
+        .collect();
+    assert_eq!(
+        Remote::open(&uri).unwrap().owners().unwrap().len(),
+        stores.len()
+    );
 }
 
 #[test]
@@ -364,67 +385,35 @@ fn plain_pages_are_checked_as_well() {
     assert_says(&error.to_string(), &["checksum"]);
 }
 
-#[test]
-fn valkey_under_tls() {
-    let directory = tempfile::tempdir().unwrap();
-    let file = |name: &str| directory.path().join(name).display().to_string();
-    let openssl = |words: &[&str]| {
+/// Makes `ca.pem`, and `server.pem` with its key for this machine, in `directory`.
+fn certificates(directory: &Path) -> bool {
+    let openssl = |words: &str| {
         std::process::Command::new("openssl")
-            .args(words)
+            .args(words.split(' ').filter(|word| !word.is_empty()))
+            .current_dir(directory)
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .status()
             .is_ok_and(|status| status.success())
     };
-    let made = openssl(&[
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=test CA",
-        "-keyout",
-        &file("ca.key"),
-        "-out",
-        &file("ca.pem"),
-    ]) && openssl(&[
-        "req",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:prime256v1",
-        "-nodes",
-        "-subj",
-        "/CN=localhost",
-        "-keyout",
-        &file("server.key"),
-        "-out",
-        &file("server.csr"),
-    ]) && std::fs::write(file("names"), "subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        .is_ok()
-        && openssl(&[
-            "x509",
-            "-req",
-            "-in",
-            &file("server.csr"),
-            "-CA",
-            &file("ca.pem"),
-            "-CAkey",
-            &file("ca.key"),
-            "-CAcreateserial",
-            "-days",
-            "2",
-            "-extfile",
-            &file("names"),
-            "-out",
-            &file("server.pem"),
-        ]);
-    if !made {
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    let names = "subjectAltName=DNS:localhost,IP:127.0.0.1\n";
+    openssl(&format!(
+        "req -x509 {key} -days 2 -subj /CN=test-CA -keyout ca.key -out ca.pem"
+    )) && openssl(&format!(
+        "req {key} -subj /CN=localhost -keyout server.key -out server.csr"
+    )) && std::fs::write(directory.join("names"), names).is_ok()
+        && openssl(
+            "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 \
+             -extfile names -out server.pem",
+        )
+}
+
+#[test]
+fn valkey_under_tls() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    if !certificates(directory.path()) {
         return servers::skipped("openssl is not here, or makes no certificates");
     }
     let port = servers::free_port().to_string();

@@ -5,12 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rustix::mm::{MprotectFlags, mprotect};
 
+use super::task::TOO_MANY_MAPPINGS;
+
 static START: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 static BATCH_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-/// The exit code of a process whose handler was refused more mappings.
-pub const TOO_MANY_MAPPINGS: i32 = 17;
 
 /// Closes the mapping and installs the handler.
 pub fn install(start: *mut u8, bytes: usize, batch: usize) -> Result<(), String> {

@@ -1,25 +1,29 @@
-//! `overhead`: STREAM and a compile job, with and without locking. The text of 2015 found no
-//! measurable cost.
-use std::io::{Error, Result, Write};
+//! `overhead`: STREAM, a compile job and a program of many threads, with and without locking. The
+//! text of 2015 found no measurable cost.
+use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Instant;
 
 use clap::Args;
-use pagetide::lock::{self, AllFlags};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
+use super::programs::{CompileJob, Rates, STREAM, Sizes, Stream, THREADS};
 use super::registry;
-use super::threads::Sizes;
+use crate::arguments::runs;
 use crate::machine::Machine;
-use crate::undo;
+use crate::report::{Table, cell, print};
+use crate::runner::{System, Systems, in_turns};
+use crate::statistics::median;
+use crate::{launch, undo};
+
+/// Threads of the program of many.
+const MANY: usize = 64;
 
 /// What to measure.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
     /// Each is measured so many times, in turns; the median counts
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
-    pub runs: u32,
+    #[arg(long, default_value_t = 5, value_parser = runs())]
+    pub runs: usize,
     /// Doubles in each of STREAM's three arrays
     #[arg(long, default_value_t = 10_000_000)]
     pub elements: usize,
@@ -29,27 +33,6 @@ pub struct Plan {
     /// Print a JSON object instead of a table
     #[arg(long)]
     pub json: bool,
-}
-
-/// For the process that runs STREAM.
-#[derive(Debug, Clone, Args)]
-pub struct Stream {
-    /// Lock all memory on fault first
-    #[arg(long)]
-    pub lock: bool,
-    /// Doubles in each array
-    #[arg(long)]
-    pub elements: usize,
-}
-
-/// Best rates in MB/s.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Rates {
-    pub copy: f64,
-    pub scale: f64,
-    pub add: f64,
-    pub triad: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -68,279 +51,147 @@ struct Line {
 #[derive(Debug, Serialize)]
 struct Results {
     machine: Machine,
-    runs: u32,
+    runs: usize,
     rows: Vec<Line>,
     registry: registry::Cost,
 }
 
-/// The four kernels of STREAM (McCalpin), the best of ten passes each.
-pub fn stream(task: &Stream) -> Result<Rates> {
-    if task.lock {
-        let flags = AllFlags::CURRENT | AllFlags::FUTURE | AllFlags::ONFAULT;
-        lock::mlockall(flags).map_err(|error| Error::other(error.to_string()))?;
-    }
-    let count = task.elements;
-    let (mut a, mut b, mut c) = (
-        vec![1.0f64; count],
-        vec![2.0f64; count],
-        vec![0.0f64; count],
-    );
-    let scalar = std::hint::black_box(3.0);
-    let mut best = [f64::INFINITY; 4];
-    for _ in 0..10 {
-        let mut timed = |index: usize, work: &mut dyn FnMut()| {
-            let start = Instant::now();
-            work();
-            best[index] = best[index].min(start.elapsed().as_secs_f64());
-        };
-        timed(0, &mut || c.copy_from_slice(&a));
-        timed(1, &mut || {
-            b.iter_mut().zip(&c).for_each(|(b, c)| *b = scalar * c)
-        });
-        timed(2, &mut || {
-            let sources = a.iter().zip(&b);
-            c.iter_mut().zip(sources).for_each(|(c, (a, b))| *c = a + b);
-        });
-        timed(3, &mut || {
-            let sources = b.iter().zip(&c);
-            a.iter_mut()
-                .zip(sources)
-                .for_each(|(a, (b, c))| *a = b + scalar * c);
-        });
-        std::hint::black_box((&mut a, &mut b, &mut c));
-    }
-    let rate = |arrays: usize, seconds: f64| (arrays * 8 * count) as f64 / seconds / 1e6;
-    Ok(Rates {
-        copy: rate(2, best[0]),
-        scale: rate(2, best[1]),
-        add: rate(3, best[2]),
-        triad: rate(3, best[3]),
-    })
+/// What is measured of all programs together, with or without all memory locked on fault.
+struct Programs<'a> {
+    locked: bool,
+    pagetide: &'a Path,
+    job: &'a CompileJob,
 }
+
+/// What one run finds.
+struct Found {
+    rates: Rates,
+    seconds: f64,
+    sizes: Sizes,
+}
+
+impl System<Stream> for Programs<'_> {
+    type Found = Found;
+
+    fn name(&self) -> &str {
+        if self.locked { "with" } else { "without" }
+    }
+
+    fn run(&mut self, stream: &Stream) -> Result<Found> {
+        let lock = self.locked;
+        let stream = Stream { lock, ..*stream };
+        let mut threads = match lock {
+            true => launch::under_run(self.pagetide, &["--lock", "on-fault"], THREADS, &MANY)?,
+            false => launch::worker(THREADS, &MANY)?,
+        };
+        let found = Found {
+            rates: launch::findings(&mut launch::worker(STREAM, &stream)?)?,
+            seconds: self.job.run(lock.then_some(self.pagetide))?,
+            sizes: launch::findings(&mut threads)?,
+        };
+        if lock && found.sizes.vmlck_bytes == 0 {
+            return Err(Error::other("the program of 64 threads was not locked"));
+        }
+        Ok(found)
+    }
+}
+
+/// A line: its name, its unit, and what of a run it is of.
+type Of = (&'static str, &'static str, fn(&Found) -> f64);
+
+const LINES: [Of; 6] = [
+    ("STREAM copy", "MB/s", |found| found.rates.copy),
+    ("STREAM scale", "MB/s", |found| found.rates.scale),
+    ("STREAM add", "MB/s", |found| found.rates.add),
+    ("STREAM triad", "MB/s", |found| found.rates.triad),
+    ("compile job", "s", |found| found.seconds),
+    ("RSS, 64 threads", "MiB", |found| {
+        found.sizes.rss_bytes as f64 / f64::from(1 << 20)
+    }),
+];
 
 /// Measures and prints.
 pub fn run(plan: &Plan) -> Result<()> {
     undo::arm()?;
-    let mut rates: [Vec<Rates>; 2] = Default::default();
-    let mut compiles: [Vec<f64>; 2] = Default::default();
-    let mut threads: [Vec<Sizes>; 2] = Default::default();
-    let job = CompileJob::new(plan.pagetide.as_deref())?;
-    for _ in 0..plan.runs {
-        for (locked, rates) in [false, true].into_iter().zip(&mut rates) {
-            rates.push(stream_once(plan.elements, locked)?);
-        }
-        for (locked, times) in [false, true].into_iter().zip(&mut compiles) {
-            times.push(job.once(locked)?);
-        }
-        for (locked, sizes) in [false, true].into_iter().zip(&mut threads) {
-            sizes.push(job.threads(locked)?);
-        }
-    }
-    let mut rows = Vec::new();
-    type Of = fn(&Rates) -> f64;
-    let streams: [(&'static str, Of); 4] = [
-        ("STREAM copy", |r| r.copy),
-        ("STREAM scale", |r| r.scale),
-        ("STREAM add", |r| r.add),
-        ("STREAM triad", |r| r.triad),
-    ];
-    for (name, of) in streams {
-        let [without, with] = [0, 1].map(|i: usize| rates[i].iter().map(of).collect::<Vec<f64>>());
-        rows.push(line(name, "MB/s", without, with, |without, with| {
-            without / with
-        }));
-    }
-    let [without, with] = compiles;
-    rows.push(line("compile job", "s", without, with, |without, with| {
-        with / without
-    }));
-    let [without, with] = threads.map(|sizes| {
-        let mib = |sizes: &Sizes| sizes.rss_bytes as f64 / f64::from(1 << 20);
-        sizes.iter().map(mib).collect()
-    });
-    rows.push(line(
-        "RSS, 64 threads",
-        "MiB",
-        without,
-        with,
-        |without, with| with / without,
-    ));
+    let pagetide = launch::find_command(plan.pagetide.as_deref())?;
+    let job = CompileJob::new()?;
+    let programs = |locked| Programs {
+        locked,
+        pagetide: &pagetide,
+        job: &job,
+    };
+    let systems: Systems<'_, Stream, Found> =
+        vec![Box::new(programs(false)), Box::new(programs(true))];
+    let elements = plan.elements;
+    let work = |_| Stream {
+        lock: false,
+        elements,
+    };
+    let all = in_turns(systems, plan.runs, work, |_, _, found| found.map(Some))?;
+    let line = |(name, unit, of): Of| {
+        line(
+            name,
+            unit,
+            [0, 1].map(|i: usize| all[i].runs.iter().map(of).collect()),
+        )
+    };
     let results = Results {
         machine: Machine::here(),
         runs: plan.runs,
-        rows,
+        rows: LINES.map(line).into(),
         registry: registry::measure(20_000, plan.runs)?,
     };
-    let text = if plan.json {
-        serde_json::to_string(&results)? + "\n"
-    } else {
-        table(&results)
-    };
-    std::io::stdout().write_all(text.as_bytes())
+    print(plan.json, &results, text)
 }
 
-fn line(
-    name: &'static str,
-    unit: &'static str,
-    mut without: Vec<f64>,
-    mut with: Vec<f64>,
-    cost: impl Fn(f64, f64) -> f64,
-) -> Line {
-    without.sort_by(f64::total_cmp);
-    with.sort_by(f64::total_cmp);
-    let (before, after) = (without[without.len() / 2], with[with.len() / 2]);
+fn line(name: &'static str, unit: &'static str, [before, after]: [Vec<f64>; 2]) -> Line {
+    let (without, with) = (median(&before), median(&after));
     Line {
         name,
         unit,
-        without: before,
-        with: after,
-        cost: cost(before, after),
-        without_min: without[0],
-        without_max: without[without.len() - 1],
+        without,
+        with,
+        // A rate is the other way round.
+        cost: if unit == "MB/s" {
+            without / with
+        } else {
+            with / without
+        },
+        without_min: before.iter().copied().fold(f64::INFINITY, f64::min),
+        without_max: before.iter().copied().fold(0.0, f64::max),
     }
 }
 
-fn table(results: &Results) -> String {
-    let machine = &results.machine;
-    let mut out = format!(
-        "without and with all memory locked on fault, medians of {} runs taken in turns\n{}, {} \
-         cores, Linux {}, THP {}\n\n{:<14} {:>10} {:>10} {:>6} {:>22}\n",
-        results.runs,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        machine.thp,
-        "",
-        "without",
-        "with",
-        "cost",
-        "noise of without"
-    );
+fn text(results: &Results) -> String {
+    let mut table = Table::new(&["", "without", "with", "cost", "noise of without", ""]);
     for row in &results.rows {
-        out.push_str(&format!(
-            "{:<14} {:>10.2} {:>10.2} {:>6.3} {:>10.2} to {:>8.2} {}\n",
-            row.name, row.without, row.with, row.cost, row.without_min, row.without_max, row.unit
-        ));
+        let noise = format!("{:.2} to {:.2}", row.without_min, row.without_max);
+        let [without, with] = [row.without, row.with].map(|value| cell(value, 2));
+        let (name, unit) = (row.name.to_owned(), row.unit.to_owned());
+        table.row([name, without, with, cell(row.cost, 3), noise, unit]);
     }
-    let registry = &results.registry;
-    out + &format!(
-        "\ncost: time (or memory) with locking over without\n\nregistry with {} ranges: lock \
-         {:.2} us (bare {:.2}, added {:.2}), unlock {:.2} us (bare {:.2}, added {:.2})\n{} \
-         threads at once, time over all calls: {:.2} us (bare {:.2})\n",
+    let Results {
+        machine,
+        runs,
+        registry,
+        ..
+    } = results;
+    let added = |what: &str, with: f64, bare: f64| {
+        let [with, bare] = [with / 1e3, bare / 1e3];
+        format!(
+            "{what} {with:.2} us (bare {bare:.2}, added {:.2})",
+            with - bare
+        )
+    };
+    format!(
+        "without and with all memory locked on fault, medians of {runs} runs taken in turns\n\
+         {machine}\n\n{table}\ncost: time (or memory) with locking over without\n\nregistry with \
+         {} ranges: {}, {}\n{} threads at once, time over all calls: {:.2} us (bare {:.2})\n",
         registry.ranges,
-        registry.lock_ns / 1e3,
-        registry.bare_lock_ns / 1e3,
-        (registry.lock_ns - registry.bare_lock_ns) / 1e3,
-        registry.unlock_ns / 1e3,
-        registry.bare_unlock_ns / 1e3,
-        (registry.unlock_ns - registry.bare_unlock_ns) / 1e3,
+        added("lock", registry.lock_ns, registry.bare_lock_ns),
+        added("unlock", registry.unlock_ns, registry.bare_unlock_ns),
         registry.threads,
         registry.threads_ns / 1e3,
         registry.bare_threads_ns / 1e3,
     )
-}
-
-fn stream_once(elements: usize, lock: bool) -> Result<Rates> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.args(["stream-worker", &format!("--elements={elements}")]);
-    if lock {
-        command.arg("--lock");
-    }
-    let output = command.stderr(Stdio::inherit()).output()?;
-    if !output.status.success() {
-        return Err(Error::other(format!("STREAM ended with {}", output.status)));
-    }
-    Ok(serde_json::from_slice(&output.stdout)?)
-}
-
-/// A C file with many functions, compiled with the C compiler of this system.
-struct CompileJob {
-    pagetide: PathBuf,
-    source: PathBuf,
-    compiler: String,
-}
-
-impl CompileJob {
-    fn new(pagetide: Option<&Path>) -> Result<CompileJob> {
-        let beside = std::env::current_exe()?.with_file_name("pagetide");
-        let pagetide = pagetide.map_or(beside, Path::to_owned);
-        if !pagetide.is_file() {
-            return Err(Error::other(format!(
-                "{}: the pagetide command is not there; name it with --pagetide",
-                pagetide.display()
-            )));
-        }
-        let source = std::env::temp_dir().join(format!("pagetide-bench-{}.c", std::process::id()));
-        let mut text = String::from("#include <stdio.h>\n#include <string.h>\n");
-        for index in 0..500 {
-            text.push_str(&format!(
-                "int f{index}(const char *s, int n) \
-                 {{ int a = {index}; for (int i = 0; i < n; i++) {{ a = a * 31 + s[i % {}]; \
-                 if (a % 7 == {}) a ^= (int)strlen(s); switch (a & 3) \
-                 {{ case 0: a += i; break; case 1: a -= n; break; default: a ^= i * n; }} }} \
-                 char b[64]; snprintf(b, sizeof b, \"%d %s\", a, s); return a + b[3]; }}\n",
-                index % 13 + 1,
-                index % 7
-            ));
-        }
-        let gone = source.clone();
-        undo::change(
-            "the source file",
-            || std::fs::write(&source, text),
-            move || std::fs::remove_file(gone),
-        )?;
-        Ok(CompileJob {
-            pagetide,
-            source,
-            compiler: std::env::var("CC").unwrap_or_else(|_| "cc".into()),
-        })
-    }
-
-    /// `program`, under `pagetide run --lock on-fault` or by itself.
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>, lock: bool) -> Command {
-        if !lock {
-            return Command::new(program);
-        }
-        let mut command = Command::new(&self.pagetide);
-        command
-            .args(["run", "--lock", "on-fault", "--"])
-            .arg(program);
-        command
-    }
-
-    /// Seconds.
-    fn once(&self, lock: bool) -> Result<f64> {
-        let mut command = self.command(&self.compiler, lock);
-        command
-            .args(["-O2", "-c", "-o", "/dev/null"])
-            .arg(&self.source);
-        let start = Instant::now();
-        let status = command
-            .status()
-            .map_err(|error| Error::new(error.kind(), format!("{}: {error}", self.compiler)))?;
-        if !status.success() {
-            return Err(Error::other(format!("the compile job ended with {status}")));
-        }
-        Ok(start.elapsed().as_secs_f64())
-    }
-
-    /// Sizes of a program of 64 threads.
-    fn threads(&self, lock: bool) -> Result<Sizes> {
-        let mut command = self.command(std::env::current_exe()?, lock);
-        let output = command
-            .arg("threads-worker")
-            .stderr(Stdio::inherit())
-            .output()?;
-        if !output.status.success() {
-            return Err(Error::other(format!(
-                "the program of 64 threads ended with {}",
-                output.status
-            )));
-        }
-        let sizes: Sizes = serde_json::from_slice(&output.stdout)?;
-        if lock && sizes.vmlck_bytes == 0 {
-            return Err(Error::other("the program of 64 threads was not locked"));
-        }
-        Ok(sizes)
-    }
 }

@@ -2,63 +2,19 @@
 #![allow(unsafe_code)] // maps a file and reads it through raw pointers, as any program does
 use std::fs::File;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::time::Instant;
 
-use clap::Args;
 use pagetide::lock::{self, Access, LockFlags, LockedFile};
 use pagetide_kernel::pagemap::Pagemap;
 use pagetide_kernel::{PageRange, mlock, residency};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
-use serde::{Deserialize, Serialize};
 
 use super::handler;
 use super::strategy::Strategy;
+use super::task::{Findings, Order, Task};
 
 /// Accesses that are prefetched together.
 const PREFETCH: usize = 256;
-
-/// What the worker is asked to do.
-#[derive(Debug, Clone, Args)]
-pub struct Task {
-    /// How
-    #[arg(long, value_enum)]
-    pub strategy: Strategy,
-    /// The file, which is not written
-    #[arg(long)]
-    pub file: PathBuf,
-    /// Bytes to read
-    #[arg(long)]
-    pub accesses: u64,
-    /// In which order
-    #[arg(long, value_enum, default_value = "random")]
-    pub order: Order,
-}
-
-/// The order of accesses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Order {
-    /// Uniformly random bytes of the file.
-    Random,
-    /// A byte of each page, from the start, again from there after the end.
-    Sequential,
-}
-
-/// What it found.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[allow(missing_docs)]
-pub struct Findings {
-    pub setup_ms: f64,
-    pub processing_ms: f64,
-    /// Pages of the mapping in the page table after the accesses.
-    pub resident_bytes: u64,
-    /// Pages that were touched, by the model of the same random numbers.
-    pub touched_bytes: u64,
-    pub major_faults: u64,
-    /// So that no access can be left out; the same for every strategy.
-    pub checksum: u64,
-}
 
 /// The offsets to read, the same for every strategy.
 pub fn offsets(order: Order, size: u64, count: u64) -> impl Iterator<Item = usize> {
@@ -113,32 +69,33 @@ fn map(file: &File, size: usize) -> Result<*mut u8, String> {
 fn set_up(task: &Task, size: usize) -> Result<Mapping, String> {
     let file =
         File::open(&task.file).map_err(|error| format!("{}: {error}", task.file.display()))?;
-    let text = |error: lock::LockError| error.to_string();
-    let start = match task.strategy {
-        Strategy::Adaptive | Strategy::Prefetch | Strategy::OnFaultExact => {
-            let access = match task.strategy {
-                Strategy::Prefetch => Access::Random,
-                Strategy::OnFaultExact => Access::Exact,
-                _ => Access::Adaptive,
-            };
-            let file = LockedFile::builder()
-                .access(access)
-                .map(file)
-                .map_err(|error| error.to_string())?;
-            return Ok(Mapping::Locked(file));
-        }
-        _ => map(&file, size)?,
+    let access = match task.strategy {
+        Strategy::Adaptive => Some(Access::Adaptive),
+        Strategy::Prefetch => Some(Access::Random),
+        Strategy::OnFaultExact => Some(Access::Exact),
+        _ => None,
     };
-    let range = PageRange::covering(start as usize, size);
+    if let Some(access) = access {
+        let locked = LockedFile::builder().access(access).map(file);
+        return locked
+            .map(Mapping::Locked)
+            .map_err(|error| error.to_string());
+    }
+    let start = map(&file, size)?;
+    let lock = |flags| lock::mlock2(start, size, flags).map_err(|error| error.to_string());
     match task.strategy {
-        Strategy::Whole => lock::mlock2(start, size, LockFlags::LOCKED).map_err(text)?,
-        Strategy::OnFault => lock::mlock2(start, size, LockFlags::ONFAULT).map_err(text)?,
+        Strategy::Whole => lock(LockFlags::LOCKED)?,
+        Strategy::OnFault => lock(LockFlags::ONFAULT)?,
         Strategy::OnFaultRandom => {
-            mlock::hint(range, mlock::Hint::Random).map_err(|error| error.to_string())?;
-            lock::mlock2(start, size, LockFlags::ONFAULT).map_err(text)?;
+            mlock::hint(
+                PageRange::covering(start as usize, size),
+                mlock::Hint::Random,
+            )
+            .map_err(|error| error.to_string())?;
+            lock(LockFlags::ONFAULT)?;
         }
-        _ => {
-            if let Some(batch) = task.strategy.batch() {
+        strategy => {
+            if let Some(batch) = strategy.batch() {
                 handler::install(start, size, batch)?;
             }
         }
@@ -155,40 +112,13 @@ pub fn work(task: &Task) -> Result<Findings, String> {
     let began = Instant::now();
     let mapping = set_up(task, size as usize)?;
     let ready = Instant::now();
-    let start = mapping.start();
-    let mut checksum = 0u64;
-    let each = task.strategy == Strategy::EachAccess;
-    let mut read = |offset: usize| {
-        // SAFETY: `offset` is below the size of the file, all of which is mapped.
-        checksum = checksum.wrapping_add(u64::from(unsafe { start.add(offset).read_volatile() }));
-    };
-    match &mapping {
-        Mapping::Locked(file) if task.strategy == Strategy::Prefetch => {
-            let mut coming = offsets(task.order, size, task.accesses).peekable();
-            while coming.peek().is_some() {
-                let next: Vec<usize> = coming.by_ref().take(PREFETCH).collect();
-                let parts: Vec<Range<usize>> = next.iter().map(|at| *at..at + 1).collect();
-                file.prefetch(&parts)
-                    .map_err(|error| format!("prefetch: {error}"))?;
-                next.into_iter().for_each(&mut read);
-            }
-        }
-        _ => {
-            for offset in offsets(task.order, size, task.accesses) {
-                if each {
-                    mlock::mlock2(start as usize + offset, 1, 0)
-                        .map_err(|error| format!("mlock: {error}"))?;
-                }
-                read(offset);
-            }
-        }
-    }
+    let checksum = process(task, &mapping, size)?;
     let done = Instant::now();
     let major_faults = residency::major_faults() - faults;
     let mut resident_bytes = 0;
     Pagemap::open()
         .populated(mapping.range(), |run, _| {
-            resident_bytes += run.bytes() as u64;
+            resident_bytes += run.bytes() as u64
         })
         .map_err(|error| format!("pagemap: {error}"))?;
     let mut touched = vec![false; size.div_ceil(4096) as usize];
@@ -204,6 +134,37 @@ pub fn work(task: &Task) -> Result<Findings, String> {
         major_faults,
         checksum,
     })
+}
+
+/// The accesses, and the sum of what they read.
+fn process(task: &Task, mapping: &Mapping, size: u64) -> Result<u64, String> {
+    let start = mapping.start();
+    let mut checksum = 0u64;
+    let mut read = |offset: usize| {
+        // SAFETY: `offset` is below the size of the file, all of which is mapped.
+        checksum = checksum.wrapping_add(u64::from(unsafe { start.add(offset).read_volatile() }));
+    };
+    let mut coming = offsets(task.order, size, task.accesses).peekable();
+    match mapping {
+        Mapping::Locked(file) if task.strategy == Strategy::Prefetch => {
+            while coming.peek().is_some() {
+                let next: Vec<usize> = coming.by_ref().take(PREFETCH).collect();
+                let parts: Vec<Range<usize>> = next.iter().map(|at| *at..at + 1).collect();
+                file.prefetch(&parts)
+                    .map_err(|error| format!("prefetch: {error}"))?;
+                next.into_iter().for_each(&mut read);
+            }
+        }
+        _ if task.strategy == Strategy::EachAccess => {
+            for offset in coming {
+                mlock::mlock2(start as usize + offset, 1, 0)
+                    .map_err(|error| format!("mlock: {error}"))?;
+                read(offset);
+            }
+        }
+        _ => coming.for_each(read),
+    }
+    Ok(checksum)
 }
 
 impl Drop for Mapping {

@@ -8,8 +8,8 @@ use std::time::Instant;
 use hdrhistogram::Histogram;
 use rustix::fs::{Mode, OFlags};
 
-use super::worker::histogram;
 use crate::content::{PAGE_BYTES, Random};
+use crate::statistics::histogram;
 
 /// Its name among the systems.
 pub const NAME: &str = "device, read alone";

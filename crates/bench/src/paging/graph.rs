@@ -11,68 +11,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize};
 
 use super::memory::Memory;
-use crate::content::{PAGE_WORDS, Random};
+use super::shape::{Answer, Shape};
+use crate::content::Random;
+use crate::statistics::histogram;
 
 const ITERATIONS: usize = 4;
 const DAMPING: f64 = 0.85;
 const UNSEEN: u32 = u32::MAX;
-/// Bytes for each vertex that are not edges: offset, two ranks, level, queue place.
-const VERTEX_BYTES: u64 = 8 + 16 + 4 + 4;
-
-/// How large a graph is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shape {
-    /// Vertices: two to this power.
-    pub scale: u32,
-    /// Undirected edges; each is stored twice.
-    pub edges: u64,
-}
-
-impl Shape {
-    /// The graph whose data fill `bytes`: sixteen to thirty-two edges a vertex.
-    pub fn filling(bytes: u64) -> Shape {
-        let scale = (bytes / (VERTEX_BYTES + 16 * 8)).max(64).ilog2();
-        let vertices = 1u64 << scale;
-        // Every part may waste a page.
-        let for_edges = bytes.saturating_sub(vertices * VERTEX_BYTES + 6 * 4096);
-        Shape {
-            scale,
-            edges: (for_edges / 8).max(vertices),
-        }
-    }
-
-    /// Vertices.
-    pub fn vertices(self) -> usize {
-        1 << self.scale
-    }
-
-    fn pages_of(words: usize) -> usize {
-        words.div_ceil(PAGE_WORDS) * PAGE_WORDS
-    }
-
-    fn offset_words(self) -> usize {
-        Self::pages_of(self.vertices() + 1)
-    }
-
-    fn edge_words(self) -> usize {
-        Self::pages_of(self.edges as usize)
-    }
-
-    /// Words of the graph itself, which come before the algorithms' own.
-    fn graph_words(self) -> usize {
-        self.offset_words() + self.edge_words()
-    }
-
-    /// Bytes of all parts.
-    pub fn bytes(self) -> usize {
-        let n = self.vertices();
-        (self.graph_words() + 2 * Self::pages_of(n) + 2 * Self::pages_of(n / 2)) * 8
-    }
-}
-
 /// The parts of a graph in `memory`.
 pub struct Graph<'m> {
     shape: Shape,
@@ -81,17 +28,6 @@ pub struct Graph<'m> {
     ranks: [&'m [AtomicU64]; 2],
     levels: &'m [AtomicU32],
     queue: &'m [AtomicU32],
-}
-
-/// What the algorithms computed, as digests.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
-    /// Vertices that BFS reached.
-    pub reached: u64,
-    /// Of all BFS levels.
-    pub levels: String,
-    /// Of all PageRank values, bit for bit.
-    pub ranks: String,
 }
 
 fn edge(shape: Shape, random: &mut Random) -> (usize, usize) {
@@ -389,10 +325,9 @@ impl Prepared {
         use rustix::fs::{MemfdFlags, memfd_create};
         let mut file = File::from(memfd_create("pagetide-bench-graph", MemfdFlags::CLOEXEC)?);
         Graph::write_to(&memory, shape, &mut file)?;
-        let mut times: Vec<_> = (0..threads).map(|_| super::worker::histogram()).collect();
+        let mut times: Vec<_> = (0..threads).map(|_| histogram()).collect();
         graph.run(threads, &mut times);
         let answer = graph.answer();
-        memory.free();
         Ok(Prepared {
             shape,
             answer,
@@ -415,18 +350,9 @@ mod tests {
         let memory = Memory::plain(shape.bytes()).unwrap();
         let graph = Graph::in_memory(&memory, shape);
         graph.build(5);
-        graph.run(1, &mut [super::super::worker::histogram()]);
+        graph.run(1, &mut [histogram()]);
         let answer = graph.answer();
         (memory, answer)
-    }
-
-    #[test]
-    fn a_graph_fills_its_bytes_and_no_more() {
-        for bytes in [1 << 20, 100 << 20, 1 << 30] {
-            let shape = Shape::filling(bytes);
-            assert!(shape.bytes() as u64 <= bytes);
-            assert!(shape.bytes() as u64 > bytes / 10 * 9, "{shape:?}");
-        }
     }
 
     /// Checked against the textbook algorithms on adjacency lists.
@@ -495,7 +421,7 @@ mod tests {
         let copy = Memory::plain(shape.bytes()).unwrap();
         Graph::read_from(&copy, shape, &mut file).unwrap();
         let graph = Graph::in_memory(&copy, shape);
-        graph.run(3, &mut [(); 3].map(|()| super::super::worker::histogram()));
+        graph.run(3, &mut [(); 3].map(|()| histogram()));
         assert_eq!(graph.answer(), alone);
     }
 }

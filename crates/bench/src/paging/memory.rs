@@ -1,23 +1,27 @@
-//! The memory a paging worker works on: plain, or a region's. Threads share it by atomic words.
-#![allow(unsafe_code)] // maps anonymous memory and reads it through raw pointers, as any program does
-use std::ptr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//! The memory a paging worker works on: plain, a region's, or served by a bare handler. Threads
+//! share it by atomic words.
+#![allow(unsafe_code)] // reads mapped memory through raw pointers, as any program does
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use pagetide::{Delivery, Region};
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use super::floor::Floor;
-use super::worker::Task;
-use crate::content::{Content, PAGE_BYTES, PAGE_WORDS};
+use super::task::{Home, Task};
+use crate::content::{PAGE_BYTES, PAGE_WORDS};
+use crate::memory::{HugePages, Plain};
 
 /// A span of words, a whole number of pages.
 pub struct Memory {
     start: *const AtomicU64,
     pages: usize,
-    /// Owns the memory, if it is a region's.
-    region: Option<Region>,
-    /// Owns the memory, if a bare handler serves it.
-    floor: Option<Floor>,
+    owner: Owner,
+}
+
+/// What the words live in.
+enum Owner {
+    Plain(#[allow(dead_code)] Plain), // owned for its Drop
+    Region(Region),
+    Floor(Floor),
 }
 
 // SAFETY: the words are atomics, mapped for as long as the value lives; the region behind them may
@@ -25,74 +29,62 @@ pub struct Memory {
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Plain anonymous memory, kept until [`Memory::free`].
-    pub fn plain(bytes: usize) -> Result<Memory, String> {
-        let pages = bytes / PAGE_BYTES;
-        // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
-        let start = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                pages * PAGE_BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }
-        .map_err(|error| format!("mapping {bytes} bytes: {error}"))?;
+    /// What `task` is to work on.
+    pub fn new(task: &Task) -> Result<Memory, String> {
+        let (start, owner) = match task.home {
+            Home::Plain | Home::Device => return Memory::plain(task.bytes),
+            Home::Thread => Self::region(task, Delivery::Thread)?,
+            Home::Signal => Self::region(task, Delivery::Signal)?,
+            Home::Floor | Home::FloorStore => {
+                let store = (task.home == Home::FloorStore).then_some(&*task.store);
+                let floor = Floor::new(task.bytes, task.resident, store, &task.content())?;
+                (floor.as_ptr(), Owner::Floor(floor))
+            }
+        };
         Ok(Memory {
-            start: start.cast_const().cast(),
-            pages,
-            region: None,
-            floor: None,
+            start: start.cast(),
+            pages: task.bytes / PAGE_BYTES,
+            owner,
         })
     }
 
-    /// A region's memory.
-    pub fn region(task: &Task, delivery: Delivery) -> Result<Memory, String> {
+    /// Plain anonymous memory.
+    pub fn plain(bytes: usize) -> Result<Memory, String> {
+        let plain = Plain::new(bytes / PAGE_BYTES * PAGE_BYTES, HugePages::System)
+            .map_err(|error| error.to_string())?;
+        Ok(Memory {
+            start: plain.as_ptr().cast(),
+            pages: plain.pages(),
+            owner: Owner::Plain(plain),
+        })
+    }
+
+    fn region(task: &Task, delivery: Delivery) -> Result<(*const u8, Owner), String> {
         let region = Region::builder()
             .length(task.bytes)
             .resident(task.resident)
             .store_uri(&task.store)
-            .policy(task.policy)
+            .policy(task.policy.parse()?)
             .delivery(delivery)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Memory {
-            start: region.as_ptr().cast_const().cast(),
-            pages: task.bytes / PAGE_BYTES,
-            region: Some(region),
-            floor: None,
-        })
-    }
-
-    /// Memory served by a bare handler, with `content` from a store or with nothing of meaning.
-    pub fn floor(task: &Task, with_store: bool, content: &Content) -> Result<Memory, String> {
-        let store = with_store.then_some(&*task.store);
-        let floor = Floor::new(task.bytes, task.resident, store, content)?;
-        Ok(Memory {
-            start: floor.as_ptr().cast(),
-            pages: task.bytes / PAGE_BYTES,
-            region: None,
-            floor: Some(floor),
-        })
-    }
-
-    /// Gives plain memory back.
-    pub fn free(self) {
-        if self.region.is_none() && self.floor.is_none() {
-            // SAFETY: mapped by `plain`, and by consuming `self` no reference into it is left.
-            unsafe { rustix::mm::munmap(self.start.cast_mut().cast(), self.pages * PAGE_BYTES) }
-                .ok();
-        }
+        Ok((region.as_ptr().cast_const(), Owner::Region(region)))
     }
 
     /// The region, if it is one.
     pub fn as_region(&self) -> Option<&Region> {
-        self.region.as_ref()
+        match &self.owner {
+            Owner::Region(region) => Some(region),
+            _ => None,
+        }
     }
 
     /// The bare handler, if there is one.
     pub fn as_floor(&self) -> Option<&Floor> {
-        self.floor.as_ref()
+        match &self.owner {
+            Owner::Floor(floor) => Some(floor),
+            _ => None,
+        }
     }
 
     /// Pages in all.
@@ -110,9 +102,7 @@ impl Memory {
 
     /// All words of `page`.
     pub fn page(&self, page: usize) -> &[AtomicU64] {
-        let first = self.word(page, 0);
-        // SAFETY: as `word`, for all words of the page.
-        unsafe { std::slice::from_raw_parts(first, PAGE_WORDS) }
+        self.words(page * PAGE_WORDS, PAGE_WORDS)
     }
 
     /// Words `from..from + count` counted from the start. Panics outside.
@@ -123,7 +113,7 @@ impl Memory {
     }
 
     /// The 32-bit half-words of a part, two a word. Panics outside.
-    pub fn halves(&self, from_word: usize, count: usize) -> &[std::sync::atomic::AtomicU32] {
+    pub fn halves(&self, from_word: usize, count: usize) -> &[AtomicU32] {
         let words = self.words(from_word, count.div_ceil(2));
         // SAFETY: `words` checked the bounds; an aligned u64 holds two aligned u32, and nobody uses
         // this part as whole words.

@@ -1,20 +1,46 @@
-//! The table that people read.
-use std::fmt::Write;
-
-use super::experiment::Results;
+//! What `paging` tells people: a table of accesses, a table of faults, and a picture.
+use super::figures::{Figures, Results};
+use super::floor;
 use super::pattern::Pattern;
-
-fn mib(bytes: f64) -> String {
-    format!("{:.1} MiB", bytes / f64::from(1 << 20))
-}
-
-fn percent(share: Option<f64>) -> String {
-    share.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0))
-}
+use super::task::Findings;
+use crate::plot::{Axis, Chart, Line, time};
+use crate::report::{Table, cell, mib};
+use crate::runner::Measured;
 
 /// Medians of all systems, with the machine and the ratios.
-pub fn table(results: &Results) -> String {
-    let machine = &results.machine;
+pub fn text(results: &Results) -> String {
+    let mut out = head(results);
+    out += &accesses(results).to_string();
+    out += &format!("\n{}", faults(results));
+    if let (Some(ratio), Some(peer)) = (&results.ratio, &results.peer) {
+        out += &format!(
+            "\nover `{peer}`: mean {}, p99 {}, time {} (below 1 is better); pages/s {} (above 1 is \
+             better)\n",
+            cell(ratio["mean"], 2),
+            cell(ratio["p99"], 3),
+            cell(ratio["time"], 2),
+            cell(ratio["pages_per_s"], 2)
+        );
+    }
+    if let Some([bare, store]) = results.floor {
+        out += &format!(
+            "the least a fault by signal takes here, over the same: mean {bare:.2} without \
+             contents, {store:.2} with the store's read\n"
+        );
+    }
+    if let Some(added) = results.added {
+        out += &format!(
+            "a fault takes {:.2} us more than the bare device in the mean, {:.2} at the median\n",
+            added.mean_us, added.p50_us
+        );
+    }
+    if results.graph.is_some() {
+        out += "every run gave the answer of the run in unbounded memory\n";
+    }
+    out
+}
+
+fn head(results: &Results) -> String {
     let first = &results.medians[0];
     let what = match results.graph {
         Some(shape) => format!(
@@ -24,11 +50,9 @@ pub fn table(results: &Results) -> String {
         ),
         None => format!("{} accesses", results.accesses),
     };
-    let mut out = format!(
+    format!(
         "{} {}: {} data, {} resident, {what}, {} % writes, {} threads, medians of {} runs, times \
-         in us\n\
-         {}, {} cores, Linux {}, THP {}{}, clock {}\n\n{:<22} {:>8} {:>8} {:>8} {:>8} {:>9} \
-         {:>10} {:>7}\n",
+         in us\n{}{}\n\n",
         first.pattern.name(),
         results.store,
         mib(results.size_bytes as f64),
@@ -36,42 +60,40 @@ pub fn table(results: &Results) -> String {
         first.writes,
         first.threads,
         results.runs.len() / results.medians.len(),
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        machine.thp,
-        if results.thp_disabled {
-            " (off in the workers)"
-        } else {
-            ""
-        },
-        machine.clock_source,
-        "system",
-        "mean",
-        "p50",
-        "p90",
-        "p99",
-        "p99.9",
-        if first.pattern == Pattern::Graph {
-            "vertices/s"
-        } else {
-            "pages/s"
-        },
-        "cpu s",
-    );
-    let fine = "strings take everything";
+        results.machine,
+        match results.thp_disabled {
+            true => " (THP off in the workers)",
+            false => "",
+        }
+    )
+}
+
+fn accesses(results: &Results) -> Table {
+    let per_second = match results.graph {
+        Some(_) => "vertices/s",
+        None => "pages/s",
+    };
+    let heads = [
+        "system", "mean", "p50", "p90", "p99", "p99.9", per_second, "cpu s",
+    ];
+    let mut table = Table::new(&heads);
     for f in &results.medians {
-        let [mean, p50, p90] = [f.mean_us, f.p50_us, f.p90_us].map(|us| format!("{us:.2}"));
-        writeln!(
-            out,
-            "{:<22} {mean:>8} {p50:>8} {p90:>8} {:>8.1} {:>9.1} {:>10.0} {:>7.2}",
-            f.system, f.p99_us, f.p999_us, f.pages_per_s, f.cpu_seconds
-        )
-        .expect(fine);
+        table.row([
+            f.system.clone(),
+            cell(f.mean_us, 2),
+            cell(f.p50_us, 2),
+            cell(f.p90_us, 2),
+            cell(f.p99_us, 1),
+            cell(f.p999_us, 1),
+            cell(f.pages_per_s, 0),
+            cell(f.cpu_seconds, 2),
+        ]);
     }
-    writeln!(
-        out,
-        "\n{:<22} {:>9} {:>8} {:>8} {:>8} {:>12} {:>12} {:>10} {:>8} {:>8}",
+    table
+}
+
+fn faults(results: &Results) -> Table {
+    let heads = [
         "",
         "faults",
         "mean",
@@ -80,58 +102,84 @@ pub fn table(results: &Results) -> String {
         "resident max",
         "store",
         "writes",
-        "covered",
-        "accurate"
-    )
-    .expect(fine);
+    ];
+    let mut table = Table::new(&[&heads[..], &["covered", "accurate"]].concat());
+    let percent = |share: Option<f64>| match share {
+        None => cell(None, 0),
+        Some(share) => format!("{:.0} %", share * 100.0),
+    };
     for f in &results.medians {
-        writeln!(
-            out,
-            "{:<22} {:>9.0} {:>8.2} {:>8.2} {:>8.1} {:>12} {:>12} {:>10.0} {:>8} {:>8}",
-            f.system,
-            f.faults,
-            f.fault_mean_us,
-            f.fault_p50_us,
-            f.fault_p99_us,
+        table.row([
+            f.system.clone(),
+            cell(f.faults, 0),
+            cell(f.fault_mean_us, 2),
+            cell(f.fault_p50_us, 2),
+            cell(f.fault_p99_us, 1),
             mib(f.resident_max_bytes),
             mib(f.store_bytes),
-            f.store_writes,
+            cell(f.store_writes, 0),
             percent(f.prefetch_coverage),
             percent(f.prefetch_accuracy),
-        )
-        .expect(fine);
+        ]);
     }
-    if let (Some(ratio), Some(peer)) = (results.ratio, &results.peer) {
-        writeln!(
-            out,
-            "\nover `{peer}`: mean {:.2}, p99 {:.3}, time {:.2} (below 1 is better); pages/s \
-             {:.2} (above 1 is better)",
-            ratio.mean, ratio.p99, ratio.time, ratio.pages_per_s
-        )
-        .expect(fine);
+    table
+}
+
+/// Points of a line: the share of accesses slower than each time.
+fn slower(system: &Measured<Findings>) -> Vec<(f64, f64)> {
+    let runs = system.runs.iter();
+    let mut all: Vec<(u64, u64)> = runs.flat_map(|run| run.distribution.clone()).collect();
+    all.sort_unstable();
+    let total: u64 = all.iter().map(|(_, count)| count).sum();
+    let mut points = vec![(1.0, 1.0)];
+    let mut left = total;
+    for (time, count) in all {
+        points.push((time as f64, left as f64 / total as f64));
+        left -= count;
+        points.push((time as f64, left as f64 / total as f64));
     }
-    if let Some([bare, store]) = results.floor {
-        writeln!(
-            out,
-            "the least a fault by signal takes here, over the same: mean {bare:.2} without \
-             contents, {store:.2} with the store's read"
-        )
-        .expect(fine);
+    points
+}
+
+/// How many accesses take longer than so long, both scales logarithmic: the first `peers` systems
+/// are the peer's.
+pub fn draw(results: &Results, all: &[Measured<Findings>], peers: usize) -> String {
+    let line = |(index, system): (usize, &Measured<Findings>)| Line {
+        name: system.name.clone(),
+        colour: match &*system.name {
+            floor::BARE => "#98df8a",
+            floor::STORE => "#2ca02c",
+            _ if index < peers => ["#d62728", "#e6a3a3"][index % 2],
+            _ => "#1f77b4",
+        },
+        points: slower(system),
+        ..Line::default()
+    };
+    let first: &Figures = &results.medians[0];
+    Chart {
+        title: format!(
+            "Accesses that take longer: {}, {}, {} resident, {} % writes, {} threads",
+            first.pattern.name(),
+            mib(results.size_bytes as f64),
+            mib(results.resident_bytes as f64),
+            first.writes,
+            first.threads
+        ),
+        caption: format!(
+            "time of one {}; {} cores, Linux {}",
+            match first.pattern {
+                Pattern::Graph => "vertex",
+                _ => "access",
+            },
+            results.machine.cores,
+            results.machine.kernel
+        ),
+        x: Axis::decades(1, 7, time),
+        y: Axis::decades(-5, 0, |share| match share {
+            1.0 => "all".to_owned(),
+            share => format!("{} %", (share * 1e5).round() / 1e3),
+        }),
+        lines: all.iter().enumerate().map(line).collect(),
     }
-    if let Some(added) = results.added {
-        writeln!(
-            out,
-            "a fault takes {:.2} us more than the bare device in the mean, {:.2} at the median",
-            added.mean_us, added.p50_us
-        )
-        .expect(fine);
-    }
-    if results.graph.is_some() {
-        writeln!(
-            out,
-            "every run gave the answer of the run in unbounded memory"
-        )
-        .expect(fine);
-    }
-    out
+    .draw()
 }

@@ -5,9 +5,10 @@ use clap::ValueEnum;
 
 use super::trace::Trace;
 use crate::content::Random;
-use crate::paging::graph::{Graph, Shape};
+use crate::paging::graph::Graph;
 use crate::paging::memory::Memory;
 use crate::paging::pattern::Zipf;
+use crate::paging::shape::Shape;
 
 /// What to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -78,6 +79,5 @@ fn walk(pages: u64, seed: u64) -> Result<Vec<u64>> {
             touched.push(page);
         }
     });
-    memory.free();
     Ok(touched)
 }

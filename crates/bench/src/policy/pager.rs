@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use pagetide_pager::page::policy::{Kind, Policy, Queue, Verdict};
 use pagetide_pager::page::word::Word;
 
-use super::Cache;
+use super::cache::Cache;
 use super::trace::Trace;
 
 /// See the module's text.

@@ -2,7 +2,7 @@
 //! queue, and ghosts as many as the main queue holds.
 use std::collections::VecDeque;
 
-use super::Cache;
+use super::cache::Cache;
 use super::trace::Trace;
 
 #[derive(Clone, Copy, PartialEq)]

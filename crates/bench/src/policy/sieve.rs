@@ -1,6 +1,6 @@
 //! SIEVE: a hand that moves from the oldest page to the newest and evicts the first that was not
 //! visited; visited ones stay where they are (Zhang et al., NSDI 2024).
-use super::Cache;
+use super::cache::Cache;
 use super::trace::Trace;
 
 const NONE: u32 = u32::MAX;

@@ -8,6 +8,7 @@ use pagetide_store::{Page, Slot};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::content::Random;
+use crate::statistics::median;
 
 const PAGES: usize = 16_384;
 const BATCH: usize = 64;
@@ -52,17 +53,12 @@ pub(super) fn cost(uri: &str) -> Result<Cost> {
             gets[index].push(get);
         }
     }
-    let sums = (0..ROUNDS).map(|_| checksum(&pages)).collect();
+    let sums: Vec<f64> = (0..ROUNDS).map(|_| checksum(&pages)).collect();
     Ok(Cost {
-        put_us: puts.map(median),
-        get_us: gets.map(median),
-        checksum_us: median(sums),
+        put_us: puts.map(|times| median(&times)),
+        get_us: gets.map(|times| median(&times)),
+        checksum_us: median(&sums),
     })
-}
-
-fn median(mut times: Vec<f64>) -> f64 {
-    times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
 }
 
 fn round(uri: &str, pages: &[Page]) -> Result<(f64, f64)> {

@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 use pagetide_store::{Page, Slot};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::Row;
 use crate::content::Random;
-use crate::paging::worker::histogram;
+use crate::paging::task::Findings;
+use crate::statistics::{Spread, histogram};
 
 const PAGE: usize = 4096;
 /// Values put before they are read, at a time.
@@ -44,21 +44,21 @@ pub(super) struct Client {
 
 impl Client {
     /// Puts `values` values of 4 KiB, and times `reads` reads of random ones.
-    pub(super) fn measure(&self, name: &str, values: u64, reads: u64) -> Result<Row> {
+    pub(super) fn measure(&self, values: u64, reads: u64) -> Result<Findings> {
         let measure = || {
             if let Some(cpu) = self.cpu {
                 let mut set = CpuSet::new();
                 set.set(cpu);
                 sched_setaffinity(None, &set)?;
             }
-            self.measure_here(name, values, reads)
+            self.measure_here(values, reads)
         };
         // In a thread of its own, which may stay where it is put.
         std::thread::scope(|scope| scope.spawn(measure).join())
             .map_err(|_| Error::other("the client panicked"))?
     }
 
-    fn measure_here(&self, name: &str, values: u64, reads: u64) -> Result<Row> {
+    fn measure_here(&self, values: u64, reads: u64) -> Result<Findings> {
         let values = values.max(1);
         let times = match self.how {
             How::Plain => plain(UnixStream::connect(&self.socket)?, values, reads),
@@ -74,14 +74,11 @@ impl Client {
                 reads,
             ),
         }?;
-        let us = |ns: f64| ns / 1000.0;
-        Ok(Row {
-            system: name.to_owned(),
-            mean_us: us(times.mean()),
-            p50_us: us(times.value_at_quantile(0.5) as f64),
-            p99_us: us(times.value_at_quantile(0.99) as f64),
-            pages_per_s: 1e9 / times.mean(),
-            writebacks: None,
+        let all = Spread::of(&times);
+        Ok(Findings {
+            all,
+            seconds: all.mean * all.count as f64 / 1e9,
+            ..Findings::default()
         })
     }
 }

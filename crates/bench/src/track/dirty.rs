@@ -1,15 +1,17 @@
 //! `dirty`: what dirty tracking costs: a take over much memory of which little was written, and
 //! writes to tracked pages.
-use std::io::{Error, Result, Write as _};
+use std::io::{Error, Result};
 use std::time::Instant;
 
 use clap::Args;
 use pagetide::track::{DirtyTracker, Method};
 use serde::Serialize;
 
-use super::memory::{HugePages, Plain};
-use super::{at_least_one, median, microseconds, size};
+use crate::arguments::{at_least_one, share, size};
 use crate::content::Random;
+use crate::memory::{HugePages, Plain};
+use crate::report::print;
+use crate::statistics::median;
 
 /// What to measure.
 #[derive(Debug, Clone, Args)]
@@ -18,7 +20,7 @@ pub struct Plan {
     #[arg(long, default_value = "4G", value_parser = size)]
     pub size: usize,
     /// Share of the pages written before a take, in percent, at random places
-    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, value_parser = percent)]
+    #[arg(long, default_value_t = 1.0, allow_negative_numbers = true, value_parser = share)]
     pub percent: f64,
     /// Takes
     #[arg(long, default_value_t = 7, value_parser = at_least_one())]
@@ -26,15 +28,6 @@ pub struct Plan {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-fn percent(text: &str) -> std::result::Result<f64, String> {
-    match text.parse() {
-        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
-        _ => Err(format!(
-            "'{text}' is not a share of the pages in percent; expected more than 0 and at most 100"
-        )),
-    }
 }
 
 #[derive(Debug, Serialize)]
@@ -49,7 +42,7 @@ struct Row {
 }
 
 /// Measures the best method there is, and prints.
-pub fn dirty(plan: &Plan) -> Result<()> {
+pub fn run(plan: &Plan) -> Result<()> {
     let memory = Plain::new(plan.size, HugePages::Never)?;
     let pages = memory.pages();
     (0..pages).for_each(|page| memory.write(page, 1));
@@ -61,7 +54,7 @@ pub fn dirty(plan: &Plan) -> Result<()> {
     let write_all = || {
         let start = Instant::now();
         places.iter().for_each(|page| memory.write(*page, 2));
-        microseconds(start.elapsed()) / count as f64
+        start.elapsed().as_secs_f64() * 1e6 / count as f64
     };
     write_all();
     let untracked: Vec<f64> = (0..plan.runs).map(|_| write_all()).collect();
@@ -76,7 +69,7 @@ pub fn dirty(plan: &Plan) -> Result<()> {
         later.push(write_all());
         let start = Instant::now();
         let ranges = tracker.take().map_err(Error::other)?;
-        takes.push(microseconds(start.elapsed()) / 1e3);
+        takes.push(start.elapsed().as_secs_f64() * 1e3);
         let found: usize = ranges.iter().map(|range| range.len() / 4096).sum();
         let mut distinct = places.clone();
         distinct.sort_unstable();
@@ -98,9 +91,7 @@ pub fn dirty(plan: &Plan) -> Result<()> {
         untracked_write_us: median(&untracked),
     };
     debug_assert!(Method::ALL.contains(&tracker.method()));
-    let text = if plan.json {
-        serde_json::to_string(&row)? + "\n"
-    } else {
+    print(plan.json, &row, |row| {
         format!(
             "dirty tracking of {} bytes by {}, {} writes at random places before each of {} \
              takes, medians\ntake {:.2} ms; write to a page: first since the take {:.2} us, later \
@@ -114,20 +105,5 @@ pub fn dirty(plan: &Plan) -> Result<()> {
             row.later_write_us,
             row.untracked_write_us
         )
-    };
-    std::io::stdout().write_all(text.as_bytes())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn shares_are_more_than_nothing_and_at_most_everything() {
-        assert_eq!(percent("0.5"), Ok(0.5));
-        assert_eq!(percent("100"), Ok(100.0));
-        for wrong in ["0", "-1", "100.1", "101", "nan", "inf", "", "1x"] {
-            assert!(percent(wrong).unwrap_err().contains(wrong), "{wrong}");
-        }
-    }
+    })
 }

@@ -1,20 +1,25 @@
 //! `restore`: how soon a snapshot's memory can be used, how soon all of it is there, and what a
 //! recorded working set saves.
-use std::io::{Error, Result, Write as _};
-use std::path::PathBuf;
+#![allow(unsafe_code)] // reads restored memory through raw pointers, as any program does
+use std::io::{Error, Result};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use pagetide::track::read_region_with;
 use pagetide::track::snapshot::image::Image;
-use pagetide::track::{LazyPlan, restore as restore_lazily};
-use serde::Serialize;
+use pagetide::track::{
+    LazyPlan, Restored, WorkingSet, read_region_with, restore as restore_lazily,
+};
+use serde::{Deserialize, Serialize};
 
-use super::memory::{HugePages, Plain, touch};
-use super::{Usage, at_least_one, median, microseconds, scratch_file, size};
-use crate::content::Random;
+use super::scratch::scratch_file;
+use crate::arguments::{Usage, at_least_one, size};
+use crate::content::{PAGE_BYTES, Random};
 use crate::machine::Machine;
+use crate::memory::{HugePages, Plain};
+use crate::report::{print, progress};
+use crate::statistics::medians;
 
 const WORKING_SET_PAGES: usize = 20_000;
 
@@ -39,7 +44,7 @@ pub struct Plan {
     pub json: bool,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Figures {
     size_bytes: usize,
     working_set_pages: usize,
@@ -53,8 +58,8 @@ struct Figures {
 }
 
 /// Measures and prints. The file stays: call [`crate::undo::all`] afterwards, whatever came out.
-pub fn restore(plan: &Plan) -> Result<()> {
-    let pages = plan.size / 4096;
+pub fn run(plan: &Plan) -> Result<()> {
+    let pages = plan.size / PAGE_BYTES;
     let working_set = plan.working_set.unwrap_or(WORKING_SET_PAGES.min(pages));
     if working_set > pages {
         return Err(Usage::error(format!(
@@ -70,88 +75,99 @@ pub fn restore(plan: &Plan) -> Result<()> {
         .write_file(&path)
         .map_err(|error| Error::other(format!("the snapshot could not be written: {error}")))?;
     drop(memory);
-    let f = measure(plan, working_set, &path)?;
-    let machine = Machine::here();
-    let text = if plan.json {
-        serde_json::to_string(&f)? + "\n"
-    } else {
-        format!(
-            "restoring {} bytes, half compressible, file in the page cache, medians of {} runs; \
-             {}, {} cores, Linux {}\n\
-             eager: {:.1} ms\nlazy: first access after {:.2} ms ({:.4} of eager), whole after \
-             {:.1} ms ({:.2} of eager)\n\
-             {} pages touched: {:.0} faults in {:.1} ms; with the recorded working set {:.0} \
-             faults ({:.4}) in {:.1} ms\n",
-            f.size_bytes,
-            plan.runs,
-            machine.processor,
-            machine.cores,
-            machine.kernel,
-            f.eager_us / 1e3,
-            f.lazy_first_access_us / 1e3,
-            f.lazy_first_access_us / f.eager_us,
-            f.lazy_whole_us / 1e3,
-            f.lazy_whole_us / f.eager_us,
-            f.working_set_pages,
-            f.faults_without_working_set,
-            f.touch_without_us / 1e3,
-            f.faults_with_working_set,
-            f.faults_with_working_set / f.faults_without_working_set,
-            f.touch_with_us / 1e3,
-        )
-    };
-    std::io::stdout().write_all(text.as_bytes())
-}
-
-fn measure(plan: &Plan, working_set: usize, path: &std::path::Path) -> Result<Figures> {
-    let pages = (plan.size / 4096) as u64;
     let mut random = Random::new(99);
-    let places: Vec<usize> = (0..working_set)
-        .map(|_| random.below(pages) as usize)
-        .collect();
-    let open = || Image::open(path).map_err(Error::other);
-    let lazily = |plan: LazyPlan| restore_lazily(open()?, plan).map_err(Error::other);
-    let recording = lazily(LazyPlan::default().record())?;
-    places.iter().for_each(|page| _ = touch(&recording, *page));
+    let place = |_| random.below(pages as u64) as usize;
+    let places: Vec<usize> = (0..working_set).map(place).collect();
+    let recording = lazily(&path, LazyPlan::default().record())?;
+    touch_all(&recording, &places);
     let set = recording.working_set();
     drop(recording);
-    let mut columns: [Vec<f64>; 7] = Default::default();
-    for _ in 0..plan.runs {
-        let mut into = Plain::new(plan.size, HugePages::Never)?;
-        let begun = Instant::now();
-        read_region_with(&open()?, "data", into.bytes_mut(), 0, &AtomicU64::new(0))
-            .map_err(Error::other)?;
-        columns[0].push(microseconds(begun.elapsed()));
-        drop(into);
-        let begun = Instant::now();
-        let restored = lazily(LazyPlan::default())?;
-        touch(&restored, pages as usize / 2);
-        columns[1].push(microseconds(begun.elapsed()));
-        restored.wait().map_err(Error::other)?;
-        columns[2].push(microseconds(begun.elapsed()));
-        drop(restored);
-        for (plan, column) in [
-            (LazyPlan::default(), 3),
-            (LazyPlan::default().replay(set.clone()), 4),
-        ] {
-            let restored = lazily(plan.without_background())?;
-            let begun = Instant::now();
-            places.iter().for_each(|page| _ = touch(&restored, *page));
-            columns[column + 2].push(microseconds(begun.elapsed()));
-            columns[column].push(restored.faults() as f64);
-        }
+    let mut runs = Vec::new();
+    for turn in 0..plan.runs {
+        progress(&format!("run {} of {}", turn + 1, plan.runs));
+        runs.push(once(plan.size, &path, &places, &set)?);
         std::thread::sleep(Duration::from_millis(1));
     }
-    let m = columns.map(|column| median(&column));
+    progress("");
+    print(plan.json, &medians(&runs), |figures| text(plan, figures))
+}
+
+/// Each way of bringing the memory back, once.
+fn once(size: usize, path: &Path, places: &[usize], set: &WorkingSet) -> Result<Figures> {
+    let us = |begun: Instant| begun.elapsed().as_nanos() as f64 / 1e3;
+    let mut into = Plain::new(size, HugePages::Never)?;
+    let begun = Instant::now();
+    let image = Image::open(path).map_err(Error::other)?;
+    read_region_with(&image, "data", into.bytes_mut(), 0, &AtomicU64::new(0))
+        .map_err(Error::other)?;
+    let eager_us = us(begun);
+    drop(into);
+    let begun = Instant::now();
+    let restored = lazily(path, LazyPlan::default())?;
+    touch(&restored, size / PAGE_BYTES / 2);
+    let lazy_first_access_us = us(begun);
+    restored.wait().map_err(Error::other)?;
+    let lazy_whole_us = us(begun);
+    drop(restored);
+    let touched = |plan: LazyPlan| {
+        let restored = lazily(path, plan.without_background())?;
+        let begun = Instant::now();
+        touch_all(&restored, places);
+        Ok::<_, Error>((us(begun), restored.faults() as f64))
+    };
+    let (touch_without_us, faults_without_working_set) = touched(LazyPlan::default())?;
+    let replay = LazyPlan::default().replay(set.clone());
+    let (touch_with_us, faults_with_working_set) = touched(replay)?;
     Ok(Figures {
-        size_bytes: plan.size,
+        size_bytes: size,
         working_set_pages: places.len(),
-        eager_us: m[0],
-        lazy_first_access_us: m[1],
-        lazy_whole_us: m[2],
-        faults_without_working_set: m[3],
-        faults_with_working_set: m[4],
-        touch_without_us: m[5],
-        touch_with_us: m[6],
+        eager_us,
+        lazy_first_access_us,
+        lazy_whole_us,
+        faults_without_working_set,
+        faults_with_working_set,
+        touch_without_us,
+        touch_with_us,
     })
+}
+
+fn lazily(path: &Path, plan: LazyPlan) -> Result<Restored> {
+    let image = Image::open(path).map_err(Error::other)?;
+    restore_lazily(image, plan).map_err(Error::other)
+}
+
+/// Reads a byte of page `page` of the region `data`.
+fn touch(restored: &Restored, page: usize) -> u8 {
+    let data = restored
+        .region("data")
+        .expect("the benchmark wrote this region");
+    std::hint::black_box(data.as_slice()[page * PAGE_BYTES])
+}
+
+fn touch_all(restored: &Restored, places: &[usize]) {
+    places.iter().for_each(|page| _ = touch(restored, *page));
+}
+
+fn text(plan: &Plan, f: &Figures) -> String {
+    format!(
+        "restoring {} bytes, half compressible, file in the page cache, medians of {} runs; {}\n\
+         eager: {:.1} ms\nlazy: first access after {:.2} ms ({:.4} of eager), whole after {:.1} \
+         ms ({:.2} of eager)\n\
+         {} pages touched: {:.0} faults in {:.1} ms; with the recorded working set {:.0} faults \
+         ({:.4}) in {:.1} ms\n",
+        f.size_bytes,
+        plan.runs,
+        Machine::here(),
+        f.eager_us / 1e3,
+        f.lazy_first_access_us / 1e3,
+        f.lazy_first_access_us / f.eager_us,
+        f.lazy_whole_us / 1e3,
+        f.lazy_whole_us / f.eager_us,
+        f.working_set_pages,
+        f.faults_without_working_set,
+        f.touch_without_us / 1e3,
+        f.faults_with_working_set,
+        f.faults_with_working_set / f.faults_without_working_set,
+        f.touch_with_us / 1e3,
+    )
 }

@@ -1,7 +1,6 @@
 //! `snapshot`: live snapshots beside `fork` and a child that writes the same file: same data, same
 //! writers, in turns.
-use std::collections::BTreeMap;
-use std::io::{Error, Result, Write as _};
+use std::io::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
@@ -11,12 +10,16 @@ use hdrhistogram::Histogram;
 use pagetide::Delivery;
 use pagetide::track::snapshot::Plan as SnapshotPlan;
 use pagetide::track::{ParkThreads, Snapshotter};
-use serde::Serialize;
 
-use super::memory::{Child, HugePages, Plain};
+use super::fork::Child;
+use super::scratch::{check_plot, scratch_file};
+use super::snapshot_report::{Curve, FORK, Outcome, Row, draw};
 use super::writers::{Findings, Writing, write};
-use super::{at_least_one, check_plot, median, named, plot, scratch_file, size};
-use crate::machine::Machine;
+use crate::arguments::{at_least_one, size};
+use crate::memory::{HugePages, Plain};
+use crate::report::{cell, mib, print, save, say};
+use crate::runner::{System, Systems, in_turns};
+use crate::sysfs;
 
 /// Writers run so long before a snapshot.
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -83,92 +86,6 @@ enum Way {
     Incremental,
 }
 
-impl Way {
-    fn name(self) -> &'static str {
-        match self {
-            Way::Fork => "fork",
-            Way::Full => "pagetide full",
-            Way::PreArmed => "pagetide pre-armed",
-            Way::Incremental => "pagetide incremental",
-        }
-    }
-}
-
-/// One run. Times of writes are missing where there were none.
-#[derive(Debug, Clone, Serialize)]
-#[allow(missing_docs)]
-pub struct Row {
-    pub system: &'static str,
-    pub run: usize,
-    pub size_bytes: usize,
-    pub write_rate: u64,
-    pub threads: usize,
-    pub pause_ms: f64,
-    pub write_p50_us: Option<f64>,
-    pub write_p99_us: Option<f64>,
-    pub write_p999_us: Option<f64>,
-    pub write_max_us: Option<f64>,
-    /// Median of first writes to a page that took a fault.
-    pub first_write_p50_us: Option<f64>,
-    pub writes: u64,
-    pub extra_bytes: u64,
-    pub file_bytes: u64,
-    pub seconds: f64,
-}
-
-/// Medians over fork's; missing where there is nothing to compare with.
-#[derive(Debug, Clone, Serialize)]
-struct Ratio {
-    pause_ms: Option<f64>,
-    write_p99_us: Option<f64>,
-    write_max_us: Option<f64>,
-    extra_bytes: Option<f64>,
-    seconds: Option<f64>,
-}
-
-impl Ratio {
-    fn over_fork(way: Way, rows: &[Row]) -> Ratio {
-        let over = |of: fn(&Row) -> Option<f64>| {
-            let over = middle(rows, way, of).zip(middle(rows, Way::Fork, of));
-            let over = over.filter(|(_, fork)| *fork > 0.0);
-            over.map(|(ours, fork)| ours / fork)
-        };
-        Ratio {
-            pause_ms: over(|r| Some(r.pause_ms)),
-            write_p99_us: over(|r| r.write_p99_us),
-            write_max_us: over(|r| r.write_max_us),
-            extra_bytes: over(|r| Some(r.extra_bytes as f64)),
-            seconds: over(|r| Some(r.seconds)),
-        }
-    }
-}
-
-/// The median of a way's runs; none where none has a value.
-fn middle(rows: &[Row], way: Way, of: fn(&Row) -> Option<f64>) -> Option<f64> {
-    let values: Vec<f64> = rows
-        .iter()
-        .filter(|row| row.system == way.name())
-        .filter_map(of)
-        .collect();
-    (!values.is_empty()).then(|| median(&values))
-}
-
-/// By system; empty where fork was not measured.
-fn ratios(ways: &[Way], rows: &[Row]) -> BTreeMap<&'static str, Ratio> {
-    let ours = ways.iter().filter(|way| **way != Way::Fork);
-    ours.filter(|_| ways.contains(&Way::Fork))
-        .map(|way| (way.name(), Ratio::over_fork(*way, rows)))
-        .collect()
-}
-
-/// All of it, as JSON.
-#[derive(Debug, Serialize)]
-struct Outcome<'a> {
-    machine: Machine,
-    runs: &'a [Row],
-    ratio: BTreeMap<&'static str, Ratio>,
-}
-
 /// What a way of taking a snapshot told.
 struct Taken {
     pause: Duration,
@@ -177,163 +94,205 @@ struct Taken {
 }
 
 /// Measures and prints. Files may stay: call [`crate::undo::all`] afterwards, whatever came out.
-pub fn snapshot(plan: &Plan) -> Result<()> {
+pub fn run(plan: &Plan) -> Result<()> {
     if let Some(path) = &plan.plot {
         check_plot(path)?;
     }
     let path = scratch_file(&plan.directory)?;
     let memory = Plain::new(plan.size, HugePages::Never)?;
     memory.populate(1);
-    let mut ways = vec![Way::Full, Way::PreArmed, Way::Incremental];
-    if plan.peer == Peer::Fork {
-        ways.insert(0, Way::Fork);
-    }
-    let (mut rows, mut curves) = (Vec::new(), Vec::new());
-    for run in 0..plan.runs {
-        curves.clear();
-        for way in &ways {
-            let (row, findings, origin) = measure(plan, *way, run, &memory, &path)?;
-            eprintln!(
-                "{:<22} run {}: pause {:.3} ms, write p50 {} p99 {} max {} us, extra {:.1} MiB, \
-                 {:.2} s",
-                row.system,
-                run + 1,
+    let ways = [Way::Fork, Way::Full, Way::PreArmed, Way::Incremental];
+    let systems: Systems<'_, usize, (Row, Curve)> = ways[usize::from(plan.peer == Peer::None)..]
+        .iter()
+        .map(|way| {
+            Box::new(Snapshots {
+                plan,
+                way: *way,
+                memory: &memory,
+                path: &path,
+            }) as _
+        })
+        .collect();
+    let all = in_turns(
+        systems,
+        plan.runs,
+        |turn| turn + 1,
+        |name, _, found| {
+            let (row, curve) = found?;
+            say(&format!(
+                "{name:<22} run {}: pause {:.3} ms, write p50 {} p99 {} max {} us, extra {}, {:.2} \
+                 s",
+                row.run,
                 row.pause_ms,
                 cell(row.write_p50_us, 2),
                 cell(row.write_p99_us, 1),
                 cell(row.write_max_us, 0),
-                row.extra_bytes as f64 / f64::from(1 << 20),
+                mib(row.extra_bytes as f64),
                 row.seconds
-            );
-            rows.push(row);
-            curves.push((way.name(), findings.worst, origin));
-        }
-    }
-    let text = if plan.json {
-        serde_json::to_string(&Outcome {
-            machine: Machine::here(),
-            ratio: ratios(&ways, &rows),
-            runs: &rows,
-        })? + "\n"
-    } else {
-        table(plan, &ways, &rows)
-    };
-    std::io::stdout().write_all(text.as_bytes())?;
+            ));
+            Ok(Some((row, curve)))
+        },
+    )?;
+    let outcome = Outcome::of(&all);
+    print(plan.json, &outcome, |outcome| outcome.text(&heading(plan)))?;
     match &plan.plot {
-        Some(path) => std::fs::write(path, plot::draw(&curves)).map_err(|error| named(path, error)),
+        Some(path) => save(path, &draw(&all)),
         None => Ok(()),
     }
 }
 
-fn measure(
-    plan: &Plan,
+fn heading(plan: &Plan) -> String {
+    format!(
+        "snapshots of {} bytes, populated, THP off, {} writes a second to random pages by {} \
+         thread(s), delivery by {}, medians of {} runs",
+        plan.size,
+        plan.write_rate,
+        plan.threads,
+        format!("{:?}", plan.delivery).to_lowercase(),
+        plan.runs
+    )
+}
+
+/// A way of taking a snapshot of memory that is being written.
+struct Snapshots<'a> {
+    plan: &'a Plan,
     way: Way,
-    run: usize,
-    memory: &Plain,
-    path: &Path,
-) -> Result<(Row, Findings, Duration)> {
-    let base_path = path.with_extension("base");
-    let writing = Writing {
-        memory,
-        rate: plan.write_rate,
-        start: Instant::now(),
-        from_ns: AtomicU64::new(u64::MAX),
-        until_ns: AtomicU64::new(u64::MAX),
-        behind_ns: (0..plan.threads).map(|_| AtomicU64::new(0)).collect(),
-        stop: AtomicBool::new(false),
-    };
-    let mut all: Vec<Findings> = (0..plan.threads).map(|_| Findings::new()).collect();
-    let delivery = match plan.delivery {
-        By::Signal => Delivery::Signal,
-        By::Thread => Delivery::Thread,
-    };
-    let snapshotter = match way {
-        Way::Fork => None,
-        way => {
-            let builder = Snapshotter::builder()
-                .memory(memory.memory().map_err(Error::other)?)
-                .delivery(delivery)
-                .incremental(way == Way::Incremental);
-            Some(builder.build().map_err(Error::other)?)
+    memory: &'a Plain,
+    path: &'a Path,
+}
+
+impl System<usize> for Snapshots<'_> {
+    type Found = (Row, Curve);
+
+    fn name(&self) -> &str {
+        match self.way {
+            Way::Fork => FORK,
+            Way::Full => "pagetide full",
+            Way::PreArmed => "pagetide pre-armed",
+            Way::Incremental => "pagetide incremental",
         }
-    };
-    let mut origin = Duration::ZERO;
-    let taken = std::thread::scope(|scope| {
-        for (number, findings) in all.iter_mut().enumerate() {
-            let writing = &writing;
-            scope.spawn(move || write(writing, number, plan.threads, findings));
-        }
-        let taken = (|| {
-            let mut snapshot_plan = SnapshotPlan::full();
-            if let (Way::Incremental, Some(snapshotter)) = (way, &snapshotter) {
-                let base = snapshotter.snapshot(&base_path, snapshot_plan, ParkThreads::default());
-                let base = base.and_then(|base| base.wait()).map_err(Error::other)?;
-                snapshot_plan = SnapshotPlan::since(base.id);
+    }
+
+    fn run(&mut self, run: &usize) -> Result<(Row, Curve)> {
+        let threads = self.plan.threads;
+        let writing = Writing {
+            memory: self.memory,
+            rate: self.plan.write_rate,
+            start: Instant::now(),
+            from_ns: AtomicU64::new(u64::MAX),
+            until_ns: AtomicU64::new(u64::MAX),
+            behind_ns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            stop: AtomicBool::new(false),
+        };
+        let mut all: Vec<Findings> = (0..threads).map(|_| Findings::new()).collect();
+        let snapshotter = self.snapshotter()?;
+        let taken = std::thread::scope(|scope| {
+            for (number, findings) in all.iter_mut().enumerate() {
+                let writing = &writing;
+                scope.spawn(move || write(writing, number, threads, findings));
             }
-            std::thread::sleep(WARM_UP);
+            let taken = self.take(snapshotter.as_ref(), &writing);
+            writing
+                .until_ns
+                .store(writing.start.elapsed().as_nanos() as u64, SeqCst);
+            // What was due before is to be counted, however late.
+            std::thread::sleep(LAST_WRITES);
             writing.catch_up(PATIENCE);
-            let _ = std::fs::write("/proc/self/clear_refs", "5");
-            let before = peak_bytes();
-            origin = writing.start.elapsed();
-            writing.from_ns.store(origin.as_nanos() as u64, SeqCst);
-            let mut taken = match &snapshotter {
-                None => by_fork(memory, path)?,
-                Some(snapshotter) => {
-                    if way != Way::Full {
-                        snapshot_plan = snapshot_plan.pre_armed();
-                    }
-                    let snapshot =
-                        snapshotter.snapshot(path, snapshot_plan, ParkThreads::default());
-                    let report = snapshot.and_then(|s| s.wait()).map_err(Error::other)?;
-                    Taken {
-                        pause: report.pause,
-                        extra_bytes: report.extra_bytes,
-                        file_bytes: report.file_bytes,
-                    }
-                }
-            };
-            if snapshotter.is_some() {
-                taken.extra_bytes = taken.extra_bytes.max(peak_bytes().saturating_sub(before));
-            }
-            Ok::<Taken, Error>(taken)
-        })();
-        writing
-            .until_ns
-            .store(writing.start.elapsed().as_nanos() as u64, SeqCst);
-        // What was due before is to be counted, however late.
-        std::thread::sleep(LAST_WRITES);
+            writing.stop.store(true, SeqCst);
+            taken
+        });
+        let _ = std::fs::remove_file(self.path);
+        let _ = std::fs::remove_file(self.base_path());
+        let mut findings = Findings::new();
+        all.iter().for_each(|one| findings.add(one));
+        let origin = Duration::from_nanos(writing.from_ns.load(SeqCst));
+        let row = self.row(*run, &taken?, &writing, &findings);
+        Ok((
+            row,
+            Curve {
+                worst: findings.worst,
+                origin,
+            },
+        ))
+    }
+}
+
+impl Snapshots<'_> {
+    fn base_path(&self) -> PathBuf {
+        self.path.with_extension("base")
+    }
+
+    /// None for fork, which needs none.
+    fn snapshotter(&self) -> Result<Option<Snapshotter>> {
+        if self.way == Way::Fork {
+            return Ok(None);
+        }
+        let builder = Snapshotter::builder()
+            .memory(self.memory.memory().map_err(Error::other)?)
+            .delivery(match self.plan.delivery {
+                By::Signal => Delivery::Signal,
+                By::Thread => Delivery::Thread,
+            })
+            .incremental(self.way == Way::Incremental);
+        builder.build().map(Some).map_err(Error::other)
+    }
+
+    /// Waits for the writers and takes the snapshot; writes count from there.
+    fn take(&self, snapshotter: Option<&Snapshotter>, writing: &Writing<'_>) -> Result<Taken> {
+        let mut plan = SnapshotPlan::full();
+        if let (Way::Incremental, Some(snapshotter)) = (self.way, snapshotter) {
+            let base = snapshotter.snapshot(self.base_path(), plan, ParkThreads::default());
+            let base = base.and_then(|base| base.wait()).map_err(Error::other)?;
+            plan = SnapshotPlan::since(base.id);
+        }
+        if matches!(self.way, Way::PreArmed | Way::Incremental) {
+            plan = plan.pre_armed();
+        }
+        std::thread::sleep(WARM_UP);
         writing.catch_up(PATIENCE);
-        writing.stop.store(true, SeqCst);
-        taken
-    });
-    let _ = std::fs::remove_file(path);
-    let _ = std::fs::remove_file(&base_path);
-    let taken = taken?;
-    let mut findings = Findings::new();
-    all.iter().for_each(|one| findings.add(one));
-    let us = |nanoseconds: u64| nanoseconds as f64 / 1e3;
-    let late = &findings.late;
-    let quantile =
-        |of: &Histogram<u64>, share: f64| (!of.is_empty()).then(|| us(of.value_at_quantile(share)));
-    let seconds = (writing.until_ns.load(SeqCst) - writing.from_ns.load(SeqCst)) as f64 / 1e9;
-    let row = Row {
-        system: way.name(),
-        run: run + 1,
-        size_bytes: plan.size,
-        write_rate: plan.write_rate,
-        threads: plan.threads,
-        pause_ms: us(taken.pause.as_nanos() as u64) / 1e3,
-        write_p50_us: quantile(late, 0.5),
-        write_p99_us: quantile(late, 0.99),
-        write_p999_us: quantile(late, 0.999),
-        write_max_us: (!late.is_empty()).then(|| us(late.max())),
-        first_write_p50_us: quantile(&findings.first, 0.5),
-        writes: late.len(),
-        extra_bytes: taken.extra_bytes,
-        file_bytes: taken.file_bytes,
-        seconds,
-    };
-    Ok((row, findings, origin))
+        let _ = std::fs::write("/proc/self/clear_refs", "5");
+        let before = peak_bytes();
+        writing
+            .from_ns
+            .store(writing.start.elapsed().as_nanos() as u64, SeqCst);
+        let Some(snapshotter) = snapshotter else {
+            return by_fork(self.memory, self.path);
+        };
+        let snapshot = snapshotter.snapshot(self.path, plan, ParkThreads::default());
+        let report = snapshot
+            .and_then(|snapshot| snapshot.wait())
+            .map_err(Error::other)?;
+        Ok(Taken {
+            pause: report.pause,
+            extra_bytes: report.extra_bytes.max(peak_bytes().saturating_sub(before)),
+            file_bytes: report.file_bytes,
+        })
+    }
+
+    fn row(&self, run: usize, taken: &Taken, writing: &Writing<'_>, found: &Findings) -> Row {
+        let quantile = |of: &Histogram<u64>, share| {
+            (!of.is_empty()).then(|| of.value_at_quantile(share) as f64 / 1e3)
+        };
+        let counted = writing.until_ns.load(SeqCst) - writing.from_ns.load(SeqCst);
+        let late = &found.late;
+        Row {
+            system: self.name().to_owned(),
+            run,
+            size_bytes: self.plan.size,
+            write_rate: self.plan.write_rate,
+            threads: self.plan.threads,
+            pause_ms: taken.pause.as_nanos() as f64 / 1e6,
+            write_p50_us: quantile(late, 0.5),
+            write_p99_us: quantile(late, 0.99),
+            write_p999_us: quantile(late, 0.999),
+            write_max_us: (!late.is_empty()).then(|| late.max() as f64 / 1e3),
+            first_write_p50_us: quantile(&found.first, 0.5),
+            writes: late.len(),
+            extra_bytes: taken.extra_bytes,
+            file_bytes: taken.file_bytes,
+            seconds: counted as f64 / 1e9,
+        }
+    }
 }
 
 /// The same hold, then `fork`.
@@ -353,122 +312,5 @@ fn by_fork(memory: &Plain, path: &Path) -> Result<Taken> {
 }
 
 fn peak_bytes() -> u64 {
-    crate::sysfs::status_bytes(std::process::id(), "VmHWM").unwrap_or(0)
-}
-
-/// A number with so many decimals, or a dash where there is none.
-fn cell(value: Option<f64>, decimals: usize) -> String {
-    value.map_or("-".to_owned(), |value| format!("{value:.decimals$}"))
-}
-
-/// A column of the table: its head, its width, decimals, and what is in it.
-type Column = (&'static str, usize, usize, fn(&Row) -> Option<f64>);
-
-const COLUMNS: [Column; 8] = [
-    ("pause ms", 9, 3, |r| Some(r.pause_ms)),
-    ("p50 us", 8, 2, |r| r.write_p50_us),
-    ("p99 us", 9, 1, |r| r.write_p99_us),
-    ("p99.9 us", 9, 1, |r| r.write_p999_us),
-    ("max us", 9, 0, |r| r.write_max_us),
-    ("first us", 10, 2, |r| r.first_write_p50_us),
-    ("extra MiB", 10, 1, |r| {
-        Some(r.extra_bytes as f64 / f64::from(1 << 20))
-    }),
-    ("seconds", 8, 2, |r| Some(r.seconds)),
-];
-
-fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
-    let machine = Machine::here();
-    let mut text = format!(
-        "snapshots of {} bytes, populated, THP off, {} writes a second to random pages by {} \
-         thread(s), delivery by {}, medians of {} runs\n{}, {} cores, Linux {}\n\n{:<21}",
-        plan.size,
-        plan.write_rate,
-        plan.threads,
-        format!("{:?}", plan.delivery).to_lowercase(),
-        plan.runs,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        "",
-    );
-    // A value wider than its column takes more, but never the space before it.
-    for (head, width, ..) in COLUMNS {
-        text.push_str(&format!(" {head:>width$}"));
-    }
-    text.push('\n');
-    for way in ways {
-        text.push_str(&format!("{:<21}", way.name()));
-        for (_, width, decimals, of) in COLUMNS {
-            let value = cell(middle(rows, *way, of), decimals);
-            text.push_str(&format!(" {value:>width$}"));
-        }
-        text.push('\n');
-    }
-    if ways.contains(&Way::Fork) {
-        text.push_str("\nover fork (below 1 is better)\n");
-        for way in ways.iter().filter(|way| **way != Way::Fork) {
-            let ratio = Ratio::over_fork(*way, rows);
-            text.push_str(&format!(
-                "{:<21} pause {}, p99 {}, max {}, extra memory {}, seconds {}\n",
-                way.name(),
-                cell(ratio.pause_ms, 3),
-                cell(ratio.write_p99_us, 3),
-                cell(ratio.write_max_us, 3),
-                cell(ratio.extra_bytes, 3),
-                cell(ratio.seconds, 2)
-            ));
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser as _;
-
-    use super::*;
-
-    #[derive(clap::Parser)]
-    struct Arguments {
-        #[command(flatten)]
-        plan: Plan,
-    }
-
-    fn row(system: &'static str, us: Option<f64>) -> Row {
-        Row {
-            system,
-            run: 1,
-            size_bytes: 4096,
-            write_rate: 1,
-            threads: 1,
-            pause_ms: 123_456_789.0,
-            write_p50_us: us,
-            write_p99_us: us,
-            write_p999_us: us,
-            write_max_us: us,
-            first_write_p50_us: us,
-            writes: 1,
-            extra_bytes: 0,
-            file_bytes: 4096,
-            seconds: 123_456_789.0,
-        }
-    }
-
-    #[test]
-    fn columns_stay_apart_and_what_was_not_measured_is_a_dash() {
-        let plan = Arguments::parse_from(["snapshot"]).plan;
-        let rows = [
-            row("fork", Some(60_000_000_000.0)),
-            row("pagetide full", None),
-        ];
-        let text = table(&plan, &[Way::Fork, Way::Full], &rows);
-        let words = |start: &str| {
-            let line = text.lines().find(|line| line.starts_with(start)).unwrap();
-            line[start.len()..].split_whitespace().count()
-        };
-        assert_eq!(words("fork "), COLUMNS.len(), "{text}");
-        assert_eq!(words("pagetide full "), COLUMNS.len(), "{text}");
-        assert!(text.contains("p99 -, max -, extra memory -,"), "{text}");
-    }
+    sysfs::status_bytes(std::process::id(), "VmHWM").unwrap_or(0)
 }

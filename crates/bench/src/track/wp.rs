@@ -3,16 +3,19 @@
 //! The memory is private, anonymous and untouched. One `UFFDIO_WRITEPROTECT` over all of it is
 //! timed, and with it what has to be done first so that absent pages are protected: nothing, a byte
 //! read of each page, `MADV_POPULATE_READ`, or nothing with `WP_UNPOPULATED`.
-use std::io::{Error, Result, Write as _};
-use std::time::{Duration, Instant};
+use std::io::{Error, Result};
+use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use pagetide_kernel::uffd::{self, Uffd, feature};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::memory::{HugePages, Plain};
-use super::{at_least_one, median, microseconds, size};
+use crate::arguments::{at_least_one, size};
 use crate::machine::Machine;
+use crate::memory::{HugePages, Plain};
+use crate::report::{Table, print, say};
+use crate::runner::{Measured, System, Systems, in_turns};
+use crate::statistics::medians;
 use crate::{sysfs, undo};
 
 const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
@@ -57,7 +60,7 @@ enum Way {
 impl Way {
     const ALL: [Way; 4] = [Way::Default, Way::PreRead, Way::Madvise, Way::Unpopulated];
 
-    fn name(self) -> &'static str {
+    fn title(self) -> &'static str {
         match self {
             Way::Default => "DEFAULT",
             Way::PreRead => "PRE-READ",
@@ -82,56 +85,48 @@ impl Way {
     }
 }
 
+/// What write-protecting took.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+struct Took {
+    /// From after registration.
+    total_us: f64,
+    /// Before protecting.
+    prefault_us: f64,
+}
+
 #[derive(Debug, Clone, Serialize)]
 struct Row {
     test: &'static str,
     thp: Thp,
     size_bytes: usize,
-    total_us: f64,
-    prefault_us: f64,
+    #[serde(flatten)]
+    took: Took,
 }
 
 /// Measures and prints.
-pub fn wp(plan: &Plan) -> Result<()> {
+pub fn run(plan: &Plan) -> Result<()> {
     set_system(plan.thp)?;
-    let has = Uffd::kernel_features(open()?)?;
-    if has & feature::WP_UNPOPULATED == 0 {
-        eprintln!("WP-UNPOPULATE is left out: it needs Linux 6.4");
+    let has_unpopulated = Uffd::kernel_features(open()?)? & feature::WP_UNPOPULATED != 0;
+    if !has_unpopulated {
+        say("WP-UNPOPULATE is left out: it needs Linux 6.4");
     }
-    let ways: Vec<Way> = Way::ALL
-        .into_iter()
-        .filter(|way| *way != Way::Unpopulated || has & feature::WP_UNPOPULATED != 0)
-        .collect();
-    let mut times = vec![Vec::new(); ways.len()];
-    for _ in 0..plan.runs {
-        for (way, times) in ways.iter().zip(&mut times) {
-            times.push(measure(*way, plan)?);
-        }
-    }
-    let rows = ways.iter().zip(&times).map(|(way, times)| {
-        let middle = |of: fn(&(Duration, Duration)) -> Duration| {
-            median(
-                &times
-                    .iter()
-                    .map(|t| microseconds(of(t)))
-                    .collect::<Vec<_>>(),
-            )
-        };
-        Row {
-            test: way.name(),
-            thp: plan.thp,
-            size_bytes: plan.size,
-            total_us: middle(|t| t.0),
-            prefault_us: middle(|t| t.1),
-        }
-    });
-    let rows: Vec<Row> = rows.collect();
-    let text = if plan.json {
-        serde_json::to_string(&rows)? + "\n"
-    } else {
-        table(plan, &ways, &rows)
+    let had = |way: &Way| *way != Way::Unpopulated || has_unpopulated;
+    let ways: Vec<Way> = Way::ALL.into_iter().filter(had).collect();
+    let systems: Systems<'_, Plan, Took> = ways.iter().map(|way| Box::new(*way) as _).collect();
+    let all = in_turns(
+        systems,
+        plan.runs,
+        |_| plan.clone(),
+        |_, _, took| took.map(Some),
+    )?;
+    let row = |(way, measured): (&Way, &Measured<Took>)| Row {
+        test: way.title(),
+        thp: plan.thp,
+        size_bytes: plan.size,
+        took: medians(&measured.runs),
     };
-    std::io::stdout().write_all(text.as_bytes())
+    let rows: Vec<Row> = ways.iter().zip(&all).map(row).collect();
+    print(plan.json, &rows, |rows| text(plan, &ways, rows))
 }
 
 fn open() -> Result<std::os::fd::OwnedFd> {
@@ -158,82 +153,75 @@ fn set_system(thp: Thp) -> Result<()> {
     }
 }
 
-/// The whole time from after registration, and the part before protecting.
-fn measure(way: Way, plan: &Plan) -> Result<(Duration, Duration)> {
-    let huge = match plan.thp {
-        Thp::Off => HugePages::Never,
-        Thp::Madvise => HugePages::Asked,
-        Thp::Always => HugePages::System,
-    };
-    let memory = Plain::new(plan.size, huge)?;
-    let mut features = feature::PAGEFAULT_FLAG_WP;
-    if way == Way::Unpopulated {
-        features |= feature::WP_UNPOPULATED;
+impl System<Plan> for Way {
+    type Found = Took;
+
+    fn name(&self) -> &str {
+        self.title()
     }
-    let uffd = Uffd::negotiate(open()?, features)?;
-    uffd.register_write_protect(memory.range())?;
-    let start = Instant::now();
-    match way {
-        Way::PreRead => memory.read_each_page(),
-        Way::Madvise => pagetide_kernel::memory::populate(memory.range())?,
-        Way::Default | Way::Unpopulated => {}
+
+    fn run(&mut self, plan: &Plan) -> Result<Took> {
+        let huge = match plan.thp {
+            Thp::Off => HugePages::Never,
+            Thp::Madvise => HugePages::Asked,
+            Thp::Always => HugePages::System,
+        };
+        let memory = Plain::new(plan.size, huge)?;
+        let mut features = feature::PAGEFAULT_FLAG_WP;
+        if *self == Way::Unpopulated {
+            features |= feature::WP_UNPOPULATED;
+        }
+        let uffd = Uffd::negotiate(open()?, features)?;
+        uffd.register_write_protect(memory.range())?;
+        let start = Instant::now();
+        let us = || start.elapsed().as_nanos() as f64 / 1e3;
+        match self {
+            Way::PreRead => memory.read_each_page(),
+            Way::Madvise => pagetide_kernel::memory::populate(memory.range())?,
+            Way::Default | Way::Unpopulated => {}
+        }
+        let before = us();
+        uffd.write_protect(memory.range(), true)
+            .map_err(|stop| Error::other(format!("UFFDIO_WRITEPROTECT: {stop:?}")))?;
+        Ok(Took {
+            total_us: us(),
+            prefault_us: match self {
+                Way::PreRead | Way::Madvise => before,
+                Way::Default | Way::Unpopulated => 0.0,
+            },
+        })
     }
-    let prefault = start.elapsed();
-    uffd.write_protect(memory.range(), true)
-        .map_err(|stop| Error::other(format!("UFFDIO_WRITEPROTECT: {stop:?}")))?;
-    let total = start.elapsed();
-    let prefault = if matches!(way, Way::PreRead | Way::Madvise) {
-        prefault
-    } else {
-        Duration::ZERO
-    };
-    Ok((total, prefault))
 }
 
-fn table(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
-    let machine = Machine::here();
-    let mut text = format!(
+fn text(plan: &Plan, ways: &[Way], rows: &[Row]) -> String {
+    let shown = |total: f64, before: f64| match before {
+        0.0 => format!("{total:.0}"),
+        _ => format!("{total:.0} ({before:.0})"),
+    };
+    let mut table = Table::new(&["", "here", "published 2023, 10 GiB"]);
+    for (way, row) in ways.iter().zip(rows) {
+        let published = way.published(plan.thp);
+        let published = published.map(|(total, before)| shown(total as f64, before as f64));
+        table.row([
+            row.test.to_owned(),
+            shown(row.took.total_us, row.took.prefault_us),
+            published.unwrap_or("-".to_owned()),
+        ]);
+    }
+    let mut out = format!(
         "write-protecting {} bytes of untouched private memory, THP {}, medians of {} runs, us \
-         (of it before protecting)\n{}, {} cores, Linux {}\n\n{:<14} {:>23} {:>27}\n",
+         (of it before protecting)\n{}\n\n{table}",
         plan.size,
         format!("{:?}", plan.thp).to_lowercase(),
         plan.runs,
-        machine.processor,
-        machine.cores,
-        machine.kernel,
-        "",
-        "here",
-        "published 2023, 10 GiB"
+        Machine::here()
     );
-    let shown = |total: f64, before: f64| {
-        if before > 0.0 {
-            format!("{total:.0} ({before:.0})")
-        } else {
-            format!("{total:.0}")
-        }
+    let total = |way: Way| {
+        let row = rows.iter().find(|row| row.test == way.title());
+        row.map(|row| row.took.total_us)
     };
-    for (way, row) in ways.iter().zip(rows) {
-        let published = way
-            .published(plan.thp)
-            .map_or("-".to_owned(), |(total, before)| {
-                shown(total as f64, before as f64)
-            });
-        text.push_str(&format!(
-            "{:<14} {:>23} {published:>27}\n",
-            row.test,
-            shown(row.total_us, row.prefault_us)
-        ));
+    if let (Some(pre_read), Some(ours)) = (total(Way::PreRead), total(Way::Unpopulated)) {
+        out += &format!("\nPRE-READ over WP-UNPOPULATE: {:.1}\n", pre_read / ours);
     }
-    let total = |name: &str| {
-        rows.iter()
-            .find(|row| row.test == name)
-            .map(|row| row.total_us)
-    };
-    if let (Some(pre_read), Some(ours)) = (total("PRE-READ"), total("WP-UNPOPULATE")) {
-        text.push_str(&format!(
-            "\nPRE-READ over WP-UNPOPULATE: {:.1}\n",
-            pre_read / ours
-        ));
-    }
-    text
+    out
 }

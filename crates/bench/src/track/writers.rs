@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::memory::Plain;
 use crate::content::Random;
+use crate::memory::Plain;
+use crate::statistics::histogram;
 
 /// Length of a slot of [`Findings::worst`].
 pub const SLOT: Duration = Duration::from_millis(2);
@@ -58,8 +59,6 @@ pub struct Findings {
 impl Findings {
     /// Nothing found yet.
     pub fn new() -> Findings {
-        let histogram =
-            || Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("the bounds are valid");
         Findings {
             late: histogram(),
             first: histogram(),

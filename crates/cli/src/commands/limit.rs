@@ -1,12 +1,13 @@
 //! `pagetide limit`: change the budget of a running process, and return when the new bound holds.
 use std::time::Duration;
 
+use pagetide_kernel::procfs::memory::available_to;
+use pagetide_kernel::procfs::stat::Stat;
 use pagetide_pager::report::Request;
 
 use crate::control::{self, ControlError};
 use crate::exit::{Exit, Failure};
-use crate::governed::{self, Governed};
-use crate::memory;
+use crate::governed::Governed;
 use crate::size::{Bytes, Size};
 
 /// Beyond the time the process has for the change, for its answer to arrive.
@@ -19,7 +20,7 @@ pub fn limit(pid: u32, size: Size, timeout: Duration) -> Result<u8, Failure> {
     let bytes = bytes_for(&process, size);
     let statistics = set(&process, bytes, timeout).map_err(|why| {
         // Its pager stands still with it.
-        let stopped = governed::stat(pid).is_some_and(|stat| stat.state == 'T');
+        let stopped = Stat::of(pid).is_some_and(|stat| stat.state == 'T');
         let why = match why {
             ControlError::Silent(..) if stopped => {
                 format!("it is stopped and does not answer; let it go on: kill -CONT {pid}")
@@ -45,7 +46,7 @@ pub fn limit(pid: u32, size: Size, timeout: Duration) -> Result<u8, Failure> {
 /// The bytes `size` means for a process: a share is of what is available to it, what it has
 /// resident included.
 pub fn bytes_for(process: &Governed, size: Size) -> u64 {
-    let available = memory::available_to(&process.pid.to_string());
+    let available = available_to(&process.pid.to_string());
     size.resolve(available.saturating_add(process.reading.statistics.resident_bytes))
 }
 

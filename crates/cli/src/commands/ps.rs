@@ -1,6 +1,7 @@
 //! `pagetide ps`: the governed processes.
 use crate::exit::{Exit, Failure};
-use crate::governed::{self, printable};
+use crate::governed::printable;
+use crate::runs;
 use crate::size::{Bytes, Count, Nanoseconds};
 use crate::table::Table;
 
@@ -9,7 +10,7 @@ const COMMAND_CHARS_MAX: usize = 40;
 
 /// Lists the living governed processes.
 pub fn ps(json: bool) -> Result<u8, Failure> {
-    let processes = governed::all();
+    let processes = runs::all();
     if json {
         let all: Vec<_> = processes
             .iter()

@@ -1,7 +1,7 @@
 //! `pagetide stat`: everything known of one process.
 use std::time::Duration;
 
-use pagetide_pager::report::{Request, Statistics};
+use pagetide_pager::report::{Latency, Request, Statistics};
 
 use crate::control;
 use crate::exit::{Exit, Failure};
@@ -32,7 +32,6 @@ pub fn stat(pid: u32, json: bool) -> Result<u8, Failure> {
 /// The statistics, a line a topic.
 fn describe(s: &Statistics) -> String {
     let share = 100.0 * s.resident_bytes as f64 / s.budget_bytes.max(1) as f64;
-    let latency = &s.fault_latency_ns;
     let lines = [
         ("process", format!("{} {}", s.pid, printable(&s.command))),
         ("running", format!("{:.1} s", s.wall_seconds)),
@@ -75,18 +74,7 @@ fn describe(s: &Statistics) -> String {
                 Count(s.prefetch_hits as f64)
             ),
         ),
-        (
-            "latency",
-            format!(
-                "mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
-                Nanoseconds(latency.mean),
-                Nanoseconds(latency.p50),
-                Nanoseconds(latency.p90),
-                Nanoseconds(latency.p99),
-                Nanoseconds(latency.p999),
-                Nanoseconds(latency.max)
-            ),
-        ),
+        ("latency", of_latency(&s.fault_latency_ns)),
         (
             "evictions",
             format!(
@@ -103,4 +91,16 @@ fn describe(s: &Statistics) -> String {
         .iter()
         .map(|(name, value)| format!("{name:<13} {value}\n"))
         .collect()
+}
+
+fn of_latency(latency: &Latency) -> String {
+    format!(
+        "mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
+        Nanoseconds(latency.mean),
+        Nanoseconds(latency.p50),
+        Nanoseconds(latency.p90),
+        Nanoseconds(latency.p99),
+        Nanoseconds(latency.p999),
+        Nanoseconds(latency.max)
+    )
 }

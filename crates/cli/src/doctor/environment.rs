@@ -1,12 +1,12 @@
 //! What surrounds the program: privileges, limits, memory, and the parts of Pagetide itself.
 use std::fs;
 
+use pagetide_kernel::procfs::{memory, status};
 use rustix::process::{Resource, geteuid, getrlimit};
 
-use super::{Finding, Need, Status};
+use super::finding::{Finding, Need, Status};
 use crate::agent;
 use crate::fix::Situation;
-use crate::memory;
 use crate::rundir;
 use crate::size::Bytes;
 
@@ -85,27 +85,14 @@ fn sysctl() -> Finding {
     )
 }
 
-/// Whether capability `bit` is in the effective set of a `/proc/PID/status` text.
-fn has_capability(status: &str, bit: u32) -> bool {
-    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .is_some_and(|mask| mask & (1 << bit) != 0)
-}
-
 fn capabilities() -> Finding {
     const CAPABILITIES: [(u32, &str); 2] = [(14, "CAP_IPC_LOCK"), (19, "CAP_SYS_PTRACE")];
-    let status = read("/proc/self/status").unwrap_or_default();
+    let text = status::Status::read(None).unwrap_or_default();
     let said: Vec<String> = CAPABILITIES
         .iter()
         .map(|(bit, name)| {
-            format!(
-                "{name} {}",
-                if has_capability(&status, *bit) {
-                    "yes"
-                } else {
-                    "no"
-                }
-            )
+            let has = status::Status(&text).is_capable(*bit);
+            format!("{name} {}", if has { "yes" } else { "no" })
         })
         .collect();
     info(
@@ -132,9 +119,9 @@ fn memory_lock(situation: Situation) -> Finding {
         detail,
         "the most a process may lock",
     );
-    let status = read("/proc/self/status").unwrap_or_default();
-    let enough =
-        limit.current.is_none_or(|bytes| bytes >= MEMLOCK_BYTES_LOW) || has_capability(&status, 14);
+    let text = status::Status::read(None).unwrap_or_default();
+    let enough = limit.current.is_none_or(|bytes| bytes >= MEMLOCK_BYTES_LOW)
+        || status::Status(&text).is_capable(14);
     if enough {
         finding
     } else {
@@ -253,18 +240,5 @@ fn run_directory() -> Finding {
             Status::Missing,
             "remove it, or set XDG_RUNTIME_DIR to a directory of yours",
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn capabilities_are_read_from_the_effective_mask() {
-        let status = "CapPrm:\t000001ffffffffff\nCapEff:\t0000000000004000\n";
-        assert!(has_capability(status, 14));
-        assert!(!has_capability(status, 19));
-        assert!(!has_capability("", 14));
     }
 }

@@ -5,7 +5,7 @@ use pagetide_kernel::probe::{self, Openings, PagingTrial};
 use pagetide_kernel::uffd::{Stop, events, feature};
 use rustix::io::Errno;
 
-use super::{Finding, Need, Status};
+use super::finding::{Finding, Need, Status};
 use crate::fix::Situation;
 
 const UFFD: &str = "userfaultfd";
@@ -278,29 +278,6 @@ fn report_it() -> String {
 
 fn calls(situation: Situation) -> Vec<Finding> {
     let newer = |since: &'static str| move |_: Errno| needs_kernel(since);
-    let blocked = "allow it in the seccomp profile of this process";
-    let call = |name: &str,
-                need: Need,
-                result: Result<(), Errno>,
-                used_for: &str,
-                fix: &dyn Fn(Errno) -> String| {
-        let finding = Finding::ok(CALLS, name, need, "works", used_for);
-        match result {
-            Ok(()) => finding,
-            Err(errno) => {
-                let fix = if errno == Errno::PERM && !name.starts_with("mlock2") {
-                    blocked.to_owned()
-                } else {
-                    fix(errno)
-                };
-                Finding {
-                    detail: errno.to_string(),
-                    ..finding
-                }
-                .but(Status::Missing, fix)
-            }
-        }
-    };
     vec![
         call(
             "/proc/self/pagemap",
@@ -367,4 +344,26 @@ fn calls(situation: Situation) -> Vec<Finding> {
             },
         ),
     ]
+}
+
+/// What came of trying a system call, and how to mend it where it is not blocked.
+fn call(
+    name: &str,
+    need: Need,
+    result: Result<(), Errno>,
+    used_for: &str,
+    fix: &dyn Fn(Errno) -> String,
+) -> Finding {
+    let finding = Finding::ok(CALLS, name, need, "works", used_for);
+    let Err(errno) = result else {
+        return finding;
+    };
+    let fix = match errno {
+        Errno::PERM if !name.starts_with("mlock2") => {
+            "allow it in the seccomp profile of this process".to_owned()
+        }
+        errno => fix(errno),
+    };
+    let detail = errno.to_string();
+    Finding { detail, ..finding }.but(Status::Missing, fix)
 }

@@ -2,7 +2,7 @@
 use pagetide::track::{Method, Snapshotter};
 use pagetide_kernel::probe::Openings;
 
-use super::{Finding, Need, Status};
+use super::finding::{Finding, Need, Status};
 use crate::fix::Situation;
 
 const TRACKING: &str = "tracking";

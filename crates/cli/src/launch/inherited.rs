@@ -1,5 +1,6 @@
 //! What the launcher was given by whoever started it, so that the program gets the same.
 use nix::sys::signal::{SigSet, Signal};
+use pagetide_kernel::procfs::status::Status;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::fcntl_getfd;
 
@@ -17,10 +18,10 @@ impl Inherited {
     /// exec), so that no file of the launcher's can land there.
     pub fn read() -> Inherited {
         plug_standard_descriptors();
-        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let status = Status::read(None).unwrap_or_default();
         Inherited {
             mask: SigSet::thread_get_mask().unwrap_or(SigSet::empty()),
-            ignored: ignored(&status),
+            ignored: Status(&status).set("SigIgn").unwrap_or(0),
         }
     }
 
@@ -28,13 +29,6 @@ impl Inherited {
     pub fn ignores(&self, signal: Signal) -> bool {
         self.ignored & (1 << (signal as i32 - 1)) != 0
     }
-}
-
-/// The `SigIgn` mask in the text of `/proc/self/status`.
-fn ignored(status: &str) -> u64 {
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
 }
 
 fn plug_standard_descriptors() {
@@ -59,10 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ignored_signals_are_read_from_the_status() {
+    fn ignored_signals_are_found_by_their_bits() {
         let inherited = Inherited {
             mask: SigSet::empty(),
-            ignored: ignored("SigBlk:\t0\nSigIgn:\t0000000000001001\n"),
+            ignored: 0x1001,
         };
         assert!(inherited.ignores(Signal::SIGHUP) && inherited.ignores(Signal::SIGPIPE));
         assert!(!inherited.ignores(Signal::SIGTERM));

@@ -1,12 +1,12 @@
 //! `pagetide run --lock`: the program's memory never goes to swap. There is no pager; the agent
 //! locks all memory when it is loaded.
-use std::ffi::OsString;
 use std::path::Path;
 
+use pagetide_pager::protocol::environment::LockAll;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::inherited::Inherited;
-use super::{cannot_wait, spawn, wait};
+use super::{spawn, wait};
 use crate::agent;
 use crate::args::{LockMode, Run};
 use crate::exit::Failure;
@@ -23,27 +23,17 @@ pub fn run(
     inherited: &Inherited,
 ) -> Result<u8, Failure> {
     raise_limit();
-    let agent = agent::find()?;
-    let mode = match mode {
-        LockMode::OnFault => "on-fault",
-        LockMode::Now => "now",
+    // The agent ends the program if it cannot be locked; a descendant (another parent than this
+    // process) is only told of.
+    let wish = LockAll {
+        on_fault: matches!(mode, LockMode::OnFault),
+        launcher: std::process::id() as i32,
+        agent: agent::find()?,
     };
-    let environment: [(&'static str, OsString); 3] = [
-        (
-            "LD_PRELOAD",
-            agent::preload_list(&agent, std::env::var_os("LD_PRELOAD")),
-        ),
-        ("PAGETIDE_PRELOAD", agent.into()),
-        // The agent ends the program if it cannot be locked; a descendant (another parent than this
-        // process) is only told of.
-        (
-            "PAGETIDE_LOCK",
-            format!("{mode}:{}", std::process::id()).into(),
-        ),
-    ];
-    let signals = spawn::take_over_signals(inherited).map_err(|error| cannot_wait(&error))?;
+    let environment = agent::preloaded(&wish.agent, wish.variables());
+    let signals = spawn::take_over_signals(inherited).map_err(wait::failure)?;
     let child = spawn::spawn(file, &options.command, &environment, inherited)?;
-    let ended = wait::wait(child, &signals, None, || {}).map_err(|error| cannot_wait(&error))?;
+    let ended = wait::wait(child, &signals, None, || {}).map_err(wait::failure)?;
     Ok(ended.code())
 }
 

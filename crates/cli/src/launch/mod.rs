@@ -11,17 +11,17 @@ mod store;
 mod trace;
 pub mod wait;
 
-use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::path::Path;
+use std::path::PathBuf;
 
 use nix::sys::signal::{SigSet, Signal};
 use pagetide_kernel::probe::Openings;
+use pagetide_kernel::procfs::memory::available_to;
+use pagetide_pager::protocol::environment::Wishes;
 
 use crate::agent;
 use crate::args::Run;
 use crate::exit::{Exit, Failure};
-use crate::memory;
 use crate::plot;
 use crate::plot::samples::{INTERVAL, Recorder};
 use crate::program;
@@ -43,125 +43,114 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     }
     let openings = Openings::probe();
     if !openings.serve_kernel_mode() {
-        return Err(Failure::new(
-            Exit::CannotPage,
-            crate::fix::no_userfaultfd(&openings),
-        ));
+        let message = crate::fix::no_userfaultfd(&openings);
+        return Err(Failure::new(Exit::CannotPage, message));
     }
     let agent = agent::find()?;
     store::check_file_limit()?;
     let store = store::open(&options.store)?;
-    let budget_bytes = options.resident.resolve(memory::available_to("self"));
-    let statistics = options
-        .stats
-        .as_deref()
-        .map(|path| Destination::open("--stats", path))
-        .transpose()?;
-    let picture = options
-        .plot
-        .as_deref()
-        .map(|path| Destination::open("--plot", path))
-        .transpose()?;
-    let trace = options.trace.as_deref().map(trace::prepare).transpose()?;
-    destination::check_apart(&[
-        ("--stats", options.stats.as_deref()),
-        ("--plot", options.plot.as_deref()),
-        ("--trace", options.trace.as_deref()),
-    ])?;
-    statistics
-        .iter()
-        .chain(&picture)
-        .for_each(Destination::empty);
+    let budget_bytes = options.resident.resolve(available_to("self"));
+    let outputs = Outputs::open(options)?;
     let run_dir = RunDir::create()?;
+    let wishes = Wishes {
+        budget_bytes,
+        store,
+        policy: options.policy,
+        trace: outputs.trace.clone(),
+        mappings_over_bytes: options.only_mappings_over.unwrap_or(0),
+        run_dir: run_dir.path().to_owned(),
+        quiet: options.quiet,
+        agent,
+    };
+    let environment = agent::preloaded(&wishes.agent, wishes.variables());
 
-    let mut environment = environment(&agent, budget_bytes, &store, run_dir.path()).to_vec();
-    environment.push(("PAGETIDE_POLICY", options.policy.name().into()));
-    environment.push(("PAGETIDE_QUIET", u8::from(options.quiet).to_string().into()));
-    // Empty rather than absent: an outer `pagetide run` may have set it.
-    environment.push((
-        "PAGETIDE_TRACE",
-        trace.clone().unwrap_or_default().into_os_string(),
-    ));
-    environment.push((
-        "PAGETIDE_MAPPINGS_OVER",
-        options.only_mappings_over.unwrap_or(0).to_string().into(),
-    ));
-    let signals = spawn::take_over_signals(inherited).map_err(|error| cannot_wait(&error))?;
-    let caretaker = remote::Caretaker::begin(&store);
+    let signals = spawn::take_over_signals(inherited).map_err(wait::failure)?;
+    let caretaker = remote::Caretaker::begin(&wishes.store);
     let child = spawn::spawn(&file, &options.command, &environment, inherited)?;
     let mut recorder = Recorder::default();
-    let interval = picture.as_ref().map(|_| INTERVAL);
-    let ended = wait::wait(child, &signals, interval, || {
-        recorder.sample(run_dir.path())
-    })
-    .map_err(|error| cannot_wait(&error))?;
+    let interval = outputs.picture.as_ref().map(|_| INTERVAL);
+    let sample = || recorder.sample(run_dir.path());
+    let ended = wait::wait(child, &signals, interval, sample).map_err(wait::failure)?;
 
     if let Some(caretaker) = caretaker {
         caretaker.end();
     }
     let outcome = Outcome::collect(run_dir.path());
-    let mut stderr = io::stderr();
     for message in outcome.messages(ended, !options.quiet) {
-        let _ = writeln!(stderr, "pagetide: {message}");
+        say(&message);
     }
     // What cannot be written now (a full disk) is said, but the exit code stays the program's.
-    let mut written = Ok(());
-    if let Some(destination) = statistics {
-        written = destination.write(|out| outcome.write_statistics(out));
-    }
-    if let Some(destination) = picture {
-        // Nobody sampled a program that was shorter than an interval.
-        let command = match recorder.command() {
-            "" => outcome.command(),
-            sampled => sampled,
-        };
-        let drawn = plot::svg::draw(command, budget_bytes, recorder.samples());
-        written = written.and(destination.write(|out| out.write_all(drawn.as_bytes())));
-    }
-    if let Some(path) = trace {
-        match trace::finish(&path) {
-            Ok(0) => {}
-            Ok(lost) => drop(writeln!(
-                stderr,
-                "pagetide: the trace was full; {lost} faults are not in it"
-            )),
-            Err(failure) => written = written.and(Err(failure)),
-        }
-    }
-    if let Err(failure) = written {
-        let _ = writeln!(stderr, "pagetide: {}", failure.message);
+    if let Err(failure) = outputs.write(&outcome, &recorder, budget_bytes) {
+        say(&failure.message);
     }
     if !options.quiet
-        && stderr.is_terminal()
+        && io::stderr().is_terminal()
         && let Some(summary) = outcome.summary()
     {
-        let _ = writeln!(stderr, "pagetide: {summary}");
+        say(&summary);
     }
     Ok(outcome.code(ended))
 }
 
-fn cannot_wait(error: &nix::Error) -> Failure {
-    Failure::new(
-        Exit::CannotPage,
-        format!("the launcher cannot take over signals or wait ({error})"),
-    )
+/// On stderr; a closed one leaves nobody to tell.
+fn say(message: &str) {
+    let _ = writeln!(io::stderr(), "pagetide: {message}");
 }
 
-/// The contract between launcher and agent.
-fn environment(
-    agent: &Path,
-    budget_bytes: u64,
-    store: &str,
-    run_dir: &Path,
-) -> [(&'static str, OsString); 5] {
-    [
-        (
-            "LD_PRELOAD",
-            agent::preload_list(agent, std::env::var_os("LD_PRELOAD")),
-        ),
-        ("PAGETIDE_PRELOAD", agent.into()),
-        ("PAGETIDE_BUDGET", budget_bytes.to_string().into()),
-        ("PAGETIDE_STORE", store.into()),
-        ("PAGETIDE_RUN_DIR", run_dir.into()),
-    ]
+/// What is written after the run.
+struct Outputs {
+    statistics: Option<Destination>,
+    picture: Option<Destination>,
+    trace: Option<PathBuf>,
+}
+
+impl Outputs {
+    /// Opens them, and empties them when all could be opened.
+    fn open(options: &Run) -> Result<Outputs, Failure> {
+        let (stats, plot) = (options.stats.as_deref(), options.plot.as_deref());
+        let trace = options.trace.as_deref();
+        let outputs = Outputs {
+            statistics: stats
+                .map(|path| Destination::open("--stats", path))
+                .transpose()?,
+            picture: plot
+                .map(|path| Destination::open("--plot", path))
+                .transpose()?,
+            trace: trace.map(trace::prepare).transpose()?,
+        };
+        destination::check_apart(&[("--stats", stats), ("--plot", plot), ("--trace", trace)])?;
+        let all = outputs.statistics.iter().chain(&outputs.picture);
+        all.for_each(Destination::empty);
+        Ok(outputs)
+    }
+
+    /// Writes each; the first failure.
+    fn write(
+        self,
+        outcome: &Outcome,
+        recorder: &Recorder,
+        budget_bytes: u64,
+    ) -> Result<(), Failure> {
+        let mut written = Ok(());
+        if let Some(destination) = self.statistics {
+            written = destination.write(|out| outcome.write_statistics(out));
+        }
+        if let Some(destination) = self.picture {
+            // Nobody sampled a program that was shorter than an interval.
+            let command = match recorder.command() {
+                "" => outcome.command(),
+                sampled => sampled,
+            };
+            let drawn = plot::svg::draw(command, budget_bytes, recorder.samples());
+            written = written.and(destination.write(|out| out.write_all(drawn.as_bytes())));
+        }
+        if let Some(path) = self.trace {
+            match trace::finish(&path) {
+                Ok(0) => {}
+                Ok(lost) => say(&format!("the trace was full; {lost} faults are not in it")),
+                Err(failure) => written = written.and(Err(failure)),
+            }
+        }
+        written
+    }
 }

@@ -1,10 +1,12 @@
 //! After the run: what the ledgers say, put into the statistics file, a line for a person, and the
 //! exit code.
 use std::fmt::Write as _;
-use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use pagetide_pager::protocol::files::Note;
+use pagetide_pager::protocol::loss::Loss;
+use pagetide_pager::protocol::refusal::Cause;
 use pagetide_pager::report::Statistics;
 
 use super::started;
@@ -12,9 +14,6 @@ use super::wait::Ended;
 use crate::exit::Exit;
 use crate::governed::{Governed, printable, recorded};
 use crate::size::{Bytes, Count, Nanoseconds};
-
-/// How the pager's message about a page begins that it could not get back.
-const PAGE_LOST: &str = "data were lost";
 
 /// Everything the agents left in the run directory.
 #[derive(Debug, Default)]
@@ -29,29 +28,14 @@ pub struct Outcome {
     pub uncounted: Vec<(u32, String)>,
 }
 
-/// The texts of the files `PID` + `suffix` in a run directory, by process ID.
-fn reasons(run: &Path, suffix: &str) -> Vec<(u32, String)> {
-    let entries = fs::read_dir(run).into_iter().flatten().flatten();
-    let mut found: Vec<(u32, String)> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let pid = name.to_str()?.strip_suffix(suffix)?.parse().ok()?;
-            let text = fs::read(entry.path()).ok()?;
-            Some((pid, String::from_utf8_lossy(&text).trim().to_owned()))
-        })
-        .collect();
-    found.sort();
-    found
-}
-
 impl Outcome {
     /// Reads a run directory.
     pub fn collect(run: &Path) -> Outcome {
         Outcome {
             governed: recorded(run),
-            refusals: reasons(run, ".refused"),
-            ungoverned: reasons(run, ".ungoverned"),
-            uncounted: reasons(run, ".uncounted"),
+            refusals: Note::Refused.read_all(run),
+            ungoverned: Note::Ungoverned.read_all(run),
+            uncounted: Note::Uncounted.read_all(run),
         }
     }
 
@@ -65,18 +49,17 @@ impl Outcome {
     /// The launcher's exit code after `ended`: the program's own, unless it does not tell the truth
     /// about the run.
     pub fn code(&self, ended: Ended) -> u8 {
-        if self.governed.iter().any(|process| process.reading.lost) {
-            Exit::DataLost.code()
-        } else if self
-            .refusals
-            .iter()
-            .any(|(_, reason)| reason.starts_with("store "))
-        {
-            Exit::Store.code()
-        } else if !self.refusals.is_empty() || self.agent_missing(ended) {
-            Exit::CannotPage.code()
-        } else {
-            ended.code()
+        if self.governed.iter().any(|p| p.reading.loss.is_some()) {
+            return Exit::DataLost.code();
+        }
+        match ended {
+            Ended::Exited(status) if !self.refusals.is_empty() => Exit::from(
+                // The program that was refused is the one that the launcher has waited for.
+                Cause::from_exit_status(status),
+            )
+            .code(),
+            _ if !self.refusals.is_empty() || self.agent_missing(ended) => Exit::CannotPage.code(),
+            _ => ended.code(),
         }
     }
 
@@ -142,30 +125,7 @@ impl Outcome {
                  not known here: {reason}"
             ));
         }
-        for process in &self.governed {
-            let reading = &process.reading;
-            let who = format!(
-                "process {} ({})",
-                process.pid,
-                printable(&reading.statistics.command)
-            );
-            match (reading.lost, reading.message.is_empty()) {
-                (true, true) => lines.push(format!("{who}: {PAGE_LOST}")),
-                (true, false) => {
-                    let message = printable(&reading.message);
-                    let next = if message.starts_with(PAGE_LOST) {
-                        "; run it again, with another --store if it happens again"
-                    } else {
-                        ""
-                    };
-                    lines.push(format!("{who}: {message}{next}"));
-                }
-                (false, false) if warnings => {
-                    lines.push(format!("{who}: {}", printable(&reading.message)))
-                }
-                _ => {}
-            }
-        }
+        lines.extend(self.governed.iter().filter_map(|p| told(p, warnings)));
         if self.agent_missing(ended) {
             lines.push(format!(
                 "the program ran without the agent, so its memory was not paged (it exited with \
@@ -227,6 +187,27 @@ impl Outcome {
     }
 }
 
+/// What a process's pager had to say; warnings only if `warnings`.
+fn told(process: &Governed, warnings: bool) -> Option<String> {
+    let reading = &process.reading;
+    let message = match (reading.loss, reading.message.as_str()) {
+        (None, "") => return None,
+        (None, _) if !warnings => return None,
+        (Some(_), "") => "data were lost",
+        (_, message) => message,
+    };
+    let next = match reading.loss {
+        Some(Loss::Page) => "; run it again, with another --store if it happens again",
+        _ => "",
+    };
+    let command = printable(&reading.statistics.command);
+    let message = printable(message);
+    Some(format!(
+        "process {} ({command}): {message}{next}",
+        process.pid
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -234,7 +215,7 @@ mod tests {
     use nix::sys::signal::Signal;
     use pagetide_pager::report::Latency;
 
-    fn process(pid: u32, lost: bool, message: &str) -> Governed {
+    fn process(pid: u32, loss: Option<Loss>, message: &str) -> Governed {
         let statistics = Statistics {
             pid,
             command: "sort big".into(),
@@ -253,7 +234,7 @@ mod tests {
         };
         let reading = Reading {
             statistics,
-            lost,
+            loss,
             message: message.into(),
             started_ns: 1,
             ..Reading::default()
@@ -268,7 +249,7 @@ mod tests {
     #[test]
     fn the_program_s_code_is_kept_unless_the_run_went_wrong() {
         let mut outcome = Outcome {
-            governed: vec![process(9, false, "")],
+            governed: vec![process(9, None, "")],
             ..Outcome::default()
         };
         assert_eq!(outcome.code(Ended::Exited(42)), 42);
@@ -279,9 +260,12 @@ mod tests {
         );
         outcome.refusals.push((10, "no userfaultfd".into()));
         assert_eq!(outcome.code(Ended::Exited(42)), 3);
+        assert_eq!(outcome.code(Ended::Killed(Signal::SIGTERM)), 3);
+        let refused = Ended::Exited(Cause::Store.exit_status());
+        assert_eq!(outcome.code(refused), Exit::Store.code());
         outcome
             .governed
-            .push(process(11, true, "page 0x1000: checksum"));
+            .push(process(11, Some(Loss::Pager), "page 0x1000: checksum"));
         assert_eq!(outcome.code(Ended::Exited(42)), 5);
         let lines = outcome.messages(Ended::Exited(0), false);
         assert_eq!(
@@ -298,7 +282,7 @@ mod tests {
         let outcome = Outcome {
             governed: vec![process(
                 9,
-                true,
+                Some(Loss::Page),
                 "data were lost: page at 0x1000 is lost: x",
             )],
             ..Outcome::default()
@@ -321,7 +305,7 @@ mod tests {
     #[test]
     fn what_was_executed_and_made_no_ledger_is_told_of() {
         let image = |pid, executing| {
-            let mut image = process(pid, false, "");
+            let mut image = process(pid, None, "");
             image.reading.executing = executing;
             image
         };
@@ -348,7 +332,7 @@ mod tests {
     #[test]
     fn warnings_are_said_only_when_wanted() {
         let outcome = Outcome {
-            governed: vec![process(9, false, "store slow")],
+            governed: vec![process(9, None, "store slow")],
             ..Outcome::default()
         };
         assert_eq!(
@@ -362,7 +346,7 @@ mod tests {
     #[test]
     fn the_summary_is_one_line() {
         let mut outcome = Outcome {
-            governed: vec![process(9, false, "")],
+            governed: vec![process(9, None, "")],
             ..Outcome::default()
         };
         assert_eq!(
@@ -371,7 +355,7 @@ mod tests {
              fetches, 5 k written back; \
              store at most 300 MiB"
         );
-        outcome.governed.push(process(10, false, ""));
+        outcome.governed.push(process(10, None, ""));
         assert!(
             outcome
                 .summary()
@@ -383,7 +367,7 @@ mod tests {
     #[test]
     fn statistics_are_one_object_a_line() {
         let outcome = Outcome {
-            governed: vec![process(9, false, ""), process(10, false, "")],
+            governed: vec![process(9, None, ""), process(10, None, "")],
             ..Outcome::default()
         };
         let mut out = Vec::new();

@@ -8,7 +8,10 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpid};
+use pagetide_kernel::procfs::stat::Stat;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::exit::{Exit, Failure};
 
 /// How the program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +30,14 @@ impl Ended {
             Ended::Killed(signal) => 128 + signal as i32 as u8,
         }
     }
+}
+
+/// That the launcher cannot stand in for the program.
+pub fn failure(error: Errno) -> Failure {
+    Failure::new(
+        Exit::CannotPage,
+        format!("the launcher cannot take over signals or wait ({error})"),
+    )
 }
 
 /// The program, and what there is to know of it while waiting.
@@ -115,7 +126,7 @@ impl Watch {
     }
 
     fn child_is_stopped(&self) -> bool {
-        crate::governed::stat(self.child.as_raw() as u32).is_some_and(|stat| stat.state == 'T')
+        Stat::of(self.child.as_raw() as u32).is_some_and(|stat| stat.state == 'T')
     }
 
     fn continue_child(&mut self) {

@@ -49,17 +49,12 @@ impl Scale {
 /// The picture of a run of `command` that began with a budget of `budget_bytes`.
 pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
     let columns = columns(samples);
+    let budgets = columns.iter().map(|s| s.budget_bytes);
+    let rates = columns.iter().map(|s| s.faults_per_second);
     let seconds_max = columns.last().map_or(1.0, |s| s.seconds).max(0.1);
     let resident_max = columns.iter().map(|s| s.resident_bytes).max().unwrap_or(0);
-    let budget_max = columns
-        .iter()
-        .map(|s| s.budget_bytes)
-        .max()
-        .unwrap_or(budget_bytes);
-    let faults_max = columns
-        .iter()
-        .map(|s| s.faults_per_second)
-        .fold(0.0, f64::max);
+    let budget_max = budgets.max().unwrap_or(budget_bytes);
+    let faults_max = rates.fold(0.0, f64::max);
     // A budget far above what was used would press the curve to the floor: it is then named, not
     // drawn.
     let budget_drawn = budget_max <= resident_max.saturating_mul(4);
@@ -79,15 +74,7 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
     let rate_step = step(faults_max.max(1.0), 3, 1000.0);
     let rate = vertical(faults_max, rate_step, FAULT_PANEL);
 
-    let budget_min = columns
-        .iter()
-        .map(|s| s.budget_bytes)
-        .min()
-        .unwrap_or(budget_bytes);
-    let mut budget_name = format!("budget, {}", Bytes(budget_min));
-    if budget_max != budget_min {
-        budget_name = format!("{budget_name} to {}", Bytes(budget_max));
-    }
+    let mut budget_name = budget_name(&columns, budget_bytes);
     if !budget_drawn && !columns.is_empty() {
         budget_name.push_str(" (above the picture)");
     }
@@ -132,6 +119,17 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
         ));
     }
     format!("{document}\n")
+}
+
+/// The budget in words, with its change if it changed; `budget_bytes` where nothing was sampled.
+fn budget_name(samples: &[Sample], budget_bytes: u64) -> String {
+    let budgets = || samples.iter().map(|s| s.budget_bytes);
+    let least = budgets().min().unwrap_or(budget_bytes);
+    let most = budgets().max().unwrap_or(budget_bytes);
+    match most == least {
+        true => format!("budget, {}", Bytes(least)),
+        false => format!("budget, {} to {}", Bytes(least), Bytes(most)),
+    }
 }
 
 fn title(command: &str, samples: &[Sample]) -> String {

@@ -14,7 +14,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
 use crate::commands::limit;
 use crate::exit::{Exit, Failure};
-use crate::governed::{self, Governed};
+use crate::governed::Governed;
+use crate::runs;
 use crate::size::Bytes;
 use keys::{Heard, Keyboard};
 use state::{Action, State};
@@ -67,7 +68,7 @@ fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool) -> io::Result<()> {
         if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
             let elapsed = refreshed.map_or(REFRESH, |at| at.elapsed());
             refreshed = Some(Instant::now());
-            state.update(governed::all(), elapsed);
+            state.update(runs::all(), elapsed);
         }
         if let Some(answer) = answers.try_iter().last() {
             state.say(answer);

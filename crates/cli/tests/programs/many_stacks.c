@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 static pthread_barrier_t barrier;
 
@@ -16,6 +17,8 @@ static void *run(void *unused) {
 
 int main(void) {
     pthread_t threads[64];
+    /* Where stacks happen to end at a multiple of 2 MiB, their first page is a huge one. */
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
     if (mmap(NULL, 1UL << 30, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED) return 1;
     pthread_barrier_init(&barrier, NULL, 65);
     for (int i = 0; i < 64; i++)

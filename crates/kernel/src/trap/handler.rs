@@ -1,9 +1,11 @@
 //! The signal handlers, and passing on what is not ours.
-use std::sync::{Mutex, OnceLock};
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
-use super::{Access, Signal, serve, stale};
+use super::stale;
+use super::table::{Access, Signal, serve};
+use crate::sync::Mutex;
 
 /// The actions before ours, by [`Signal`].
 static BEFORE: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
@@ -30,7 +32,7 @@ impl Signal {
 /// Installs the handler, once; later calls change nothing.
 pub(super) fn install(signal: Signal) -> Result<(), Errno> {
     static INSTALLING: Mutex<()> = Mutex::new(());
-    let _one = INSTALLING.lock().unwrap_or_else(|held| held.into_inner());
+    let _one = INSTALLING.lock();
     let known = &BEFORE[signal as usize];
     if known.get().is_some() {
         return Ok(());

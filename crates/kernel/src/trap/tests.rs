@@ -1,11 +1,13 @@
 use super::*;
 use crate::memory::set_writable;
 use crate::own::Mapping;
+use crate::sync::{Mutex, MutexGuard};
+use std::sync::atomic::AtomicUsize;
 
 /// One of them uses up all traps there are.
-fn alone() -> std::sync::MutexGuard<'static, ()> {
+fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(|held| held.into_inner())
+    ALONE.lock()
 }
 
 struct Unlock(PageRange, AtomicUsize);

@@ -8,7 +8,8 @@
 use rustix::io::Errno;
 use rustix::ioctl::{self, Updater};
 
-use super::{MOVE, MOVE_MODE_ALLOW_SRC_HOLES, Progress, Stop, Uffd, progress, transfer};
+use super::abi::{MOVE, MOVE_MODE_ALLOW_SRC_HOLES, Progress, Stop, progress, transfer};
+use super::descriptor::Uffd;
 use crate::page::{PageNumber, PageRange};
 use crate::residency::mincore;
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Ioctl, IoctlOutput, Opcode};
 
-use super::IOC_NEW;
+use super::abi::IOC_NEW;
 use crate::mask::{self, Masked};
 
 /// Why a userfaultfd could not be opened: both ways in, and what each said.
@@ -64,11 +64,16 @@ pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
         Some(fd) => by_device(fd),
         None => open_device().and_then(|fd| by_device(fd.as_fd())),
     };
-    device.or_else(|device| {
-        // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
-        unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags)) }
-            .map_err(|syscall| OpenError { device, syscall })
-    })
+    device.or_else(|device| open_by_syscall(false).map_err(|syscall| OpenError { device, syscall }))
+}
+
+/// Opens a userfaultfd through the system call only.
+pub(crate) fn open_by_syscall(user_mode_only: bool) -> Result<OwnedFd, Errno> {
+    use rustix::mm::{UserfaultfdFlags, userfaultfd};
+    let user_mode_only = UserfaultfdFlags::from_bits_retain(u32::from(user_mode_only));
+    let flags = user_mode_only | UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK;
+    // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
+    unsafe { userfaultfd(flags) }
 }
 
 /// Opens a userfaultfd as [`open`] does, or else one that serves faults taken in user mode only,
@@ -76,12 +81,6 @@ pub fn open(device: Option<BorrowedFd<'_>>) -> Result<OwnedFd, OpenError> {
 /// `EFAULT`. Enough for SIGBUS delivery, where faults in kernel mode fail anyway, and where the
 /// kernel resolves the faults itself ([`super::feature::WP_ASYNC`]).
 pub fn open_for_user_mode() -> Result<OwnedFd, OpenError> {
-    const UFFD_USER_MODE_ONLY: u32 = 1;
-    open(None).or_else(|error| {
-        use rustix::fs::OFlags;
-        let flags = (OFlags::CLOEXEC | OFlags::NONBLOCK).bits() | UFFD_USER_MODE_ONLY;
-        // SAFETY: userfaultfd(2) takes flags only and returns a fresh descriptor.
-        unsafe { rustix::mm::userfaultfd(rustix::mm::UserfaultfdFlags::from_bits_retain(flags)) }
-            .map_err(|syscall| OpenError { syscall, ..error })
-    })
+    open(None)
+        .or_else(|error| open_by_syscall(true).map_err(|syscall| OpenError { syscall, ..error }))
 }

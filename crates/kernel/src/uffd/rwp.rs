@@ -9,8 +9,9 @@
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, Updater, opcode};
 
+use super::abi::{GROUP, REGISTER_MODE_MISSING, RangeArg, Stop, range_arg};
+use super::descriptor::Uffd;
 use super::feature;
-use super::{GROUP, REGISTER, REGISTER_MODE_MISSING, RangeArg, RegisterArg, Stop, Uffd, range_arg};
 use crate::page::PageRange;
 
 #[repr(C)]
@@ -65,17 +66,6 @@ impl Uffd {
         range: PageRange,
     ) -> Result<(), Errno> {
         self.register_modes(range, REGISTER_MODE_MISSING | REGISTER_MODE_RWP)
-    }
-
-    fn register_modes(&self, range: PageRange, mode: u64) -> Result<(), Errno> {
-        let mut arg = RegisterArg {
-            range: range_arg(range),
-            mode,
-            ioctls: 0,
-        };
-        // SAFETY: opcode and struct belong together; what missing faults do to `range` the caller
-        // answers for.
-        unsafe { ioctl::ioctl(&self.fd, Updater::<REGISTER, _>::new(&mut arg)) }
     }
 
     /// Protects the present pages of `range`, or ends that and wakes the threads that wait for

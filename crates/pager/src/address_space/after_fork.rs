@@ -47,8 +47,8 @@ impl Pager {
         Ok(())
     }
 
-    /// Registers `range`; where a part of it was left out of the fork by the program's own wish, the
-    /// rest of it.
+    /// Registers `range`; where a part of it was left out of the fork by the program's own wish,
+    /// the rest of it.
     fn register_mapped(&self, range: PageRange) -> Result<(), Errno> {
         // SAFETY: the child's fault thread, started next, serves these faults; until then nothing
         // touches the memory.

@@ -78,7 +78,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_a_set_of_pages(calls in prop::collection::vec((any::<bool>(), 0u64..60, 0u64..20), 0..40)) {
+        fn ranges_are_a_set_of_pages(
+            calls in prop::collection::vec((any::<bool>(), 0u64..60, 0u64..20), 0..40)
+        ) {
             let (ranges, mut model) = (ManagedRanges::default(), BTreeSet::new());
             for (adds, start, pages) in calls {
                 let range = PageRange::of(PageNumber(start), pages + 1);

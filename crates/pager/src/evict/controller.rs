@@ -14,12 +14,12 @@ use pagetide_store::StoreError;
 
 use super::batch::Batch;
 use super::health::{STALL_LIMIT, StoreHealth};
-use super::in_place::Copies;
-use super::staging::BATCH_PAGES;
+use super::staging::{BATCH_PAGES, Copies};
 use crate::address_space::throttle::KeptSince;
 use crate::handles::Ownership;
 use crate::pager::Pager;
 use crate::placement::{self, Moves, Place, Turn};
+use crate::protocol::loss::Loss;
 
 /// So many pages to be packed are worth two moves of the evictor between processors.
 const ASIDE_PAGES: usize = 32;
@@ -266,13 +266,14 @@ impl<'p> Evictor<'p> {
         let budget = &pager.budget;
         let starving = budget.wanted() > 0 || budget.resident() > budget.limit();
         if self.health.note_refusal(now_ns(), starving) {
-            pager.end_process(&format!(
+            let message = format!(
                 "the {} store has taken no page for {} s while the program waited for memory, so \
                  its budget cannot be held: {error}; give the store room, or use a larger \
                  --resident",
                 pager.stores.active().capabilities().scheme,
                 STALL_LIMIT.as_secs()
-            ));
+            );
+            pager.end_process_for(Loss::Budget, &message);
         }
     }
 

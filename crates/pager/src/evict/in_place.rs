@@ -16,13 +16,11 @@ use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot};
 
 use super::controller::Evictor;
+use super::staging::RUN_PAGES;
 use crate::gate::GateGuard;
 use crate::handles::Ownership;
 use crate::page::word::{Place, State, Word};
 use crate::pager::Pager;
-
-/// Most pages of a run: so many are copied at once.
-const RUN_PAGES: usize = 32;
 
 /// A call of the program was under way for so long that pages were left where they are: no use in
 /// trying the next ones now.
@@ -41,15 +39,6 @@ impl Pager {
         range.pages() == 1
             || self.ownership != Ownership::Program
             || self.is_registered(range).is_ok()
-    }
-}
-
-/// What is put of pages that are evicted in place.
-pub(super) struct Copies(Box<[Page; RUN_PAGES]>);
-
-impl Default for Copies {
-    fn default() -> Copies {
-        Copies(Box::new([Page::ZERO; RUN_PAGES]))
     }
 }
 

@@ -7,16 +7,10 @@ use super::controller::Evictor;
 use super::staging::BATCH_PAGES;
 use crate::page::word::State;
 use crate::pager::Pager;
-use crate::requests::Completion;
+use crate::requests::{Completion, EvictNow};
 
 /// Looks at a page that is being loaded while its eviction was asked for.
 const LOADING_TRIES: u32 = 1000;
-
-/// A range to evict at once.
-pub(crate) struct EvictNow {
-    range: PageRange,
-    done: Arc<Completion>,
-}
 
 impl Pager {
     /// Makes the unpinned resident pages of `range` non-resident, as far as the store takes them,

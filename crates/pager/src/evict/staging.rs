@@ -11,6 +11,9 @@ use crate::handles::{Handles, StartError};
 /// The most pages the evictor takes at a time: half of the reserve, so that a refill is one turn.
 pub(crate) const BATCH_PAGES: usize = 256;
 
+/// Most pages that are evicted in place at a time: so many are copied at once.
+pub(super) const RUN_PAGES: usize = 32;
+
 /// Room for one batch in each area.
 pub(crate) struct Staging {
     staging: Mapping,
@@ -68,5 +71,14 @@ impl Staging {
     /// The page at `index` is `page`'s, moved out or followed there. The gate is held.
     pub(crate) fn set_owner(&self, index: usize, page: PageNumber) {
         self.owners[index].store(page.0, Relaxed);
+    }
+}
+
+/// What is put of pages that are evicted in place.
+pub(super) struct Copies(pub(super) Box<[Page; RUN_PAGES]>);
+
+impl Default for Copies {
+    fn default() -> Copies {
+        Copies(Box::new([Page::ZERO; RUN_PAGES]))
     }
 }

@@ -4,6 +4,17 @@ use pagetide_kernel::{PageNumber, PageRange};
 use crate::page::table::PageTable;
 use crate::page::word::{State, Word};
 
+/// Why pages are fetched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A fault waits for the one page.
+    Demand { write: bool },
+    /// A stream may come to them.
+    Ahead,
+    /// Somebody asked to have them loaded.
+    Load,
+}
+
 /// Neighbouring pages that were in one state and are Loading now, claimed by this thread alone.
 pub(super) struct Claim<'p> {
     table: &'p PageTable,

@@ -13,9 +13,9 @@ use pagetide_kernel::uffd::{Progress, Stop};
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_store::{ErrorKind, Page, Slot, StoreError};
 
-use super::claim::Claim;
+use super::claim::{Claim, Purpose};
 use super::predict::WritePredictor;
-use super::publish::{Purpose, Recent};
+use super::recent::Recent;
 use super::streams::WINDOW_MAX;
 use crate::budget::Reservation;
 use crate::handles::Ownership;

@@ -1,23 +1,13 @@
 //! Requests served by the fault thread: pages to load, memory to attach or detach.
-use std::sync::Arc;
-
-use pagetide_kernel::PageRange;
 use rustix::io::Errno;
 
 use super::handler::{Fault, Outcome};
 use super::thread::FaultThread;
 use crate::page::word::State;
-use crate::requests::{Completion, Request};
+use crate::requests::{Load, Request};
 
 /// Pages of a load request served between two looks for faults.
 const LOAD_SLICE: usize = 16;
-
-/// A load request being served.
-pub(super) struct Load {
-    rest: PageRange,
-    must: bool,
-    done: Arc<Completion>,
-}
 
 impl FaultThread<'_> {
     pub(super) fn serve_requests(&mut self) -> bool {

@@ -1,6 +1,5 @@
 //! A page that the store cannot give: it is never shown as zeros.
 use std::io::Write;
-use std::sync::atomic::Ordering::SeqCst;
 
 use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
@@ -9,6 +8,7 @@ use pagetide_store::StoreError;
 use super::claim::Claim;
 use super::handler::{Handler, Outcome};
 use crate::page::word::Word;
+use crate::protocol::loss::Loss;
 
 /// Most of the message about a lost page that is kept.
 const MESSAGE_BYTES: usize = 512;
@@ -36,10 +36,9 @@ impl<'p> Handler<'p> {
         let len = cursor.position() as usize;
         let message = String::from_utf8_lossy(&text[..len]);
         if !pager.handles().can_poison() {
-            pager.end_process(&message);
+            pager.end_process_for(Loss::Page, &message);
         }
-        pager.ledger.set_message(message.as_bytes());
-        pager.ledger.lost.store(1, SeqCst);
+        pager.ledger.set_loss(Loss::Page, message.as_bytes());
         claim.settle(1, Word::lost, |_, _| {});
         self.poison(page)
     }

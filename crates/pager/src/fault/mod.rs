@@ -9,6 +9,7 @@ pub mod pool;
 mod predict;
 mod publish;
 mod read_ahead;
+mod recent;
 pub mod signal;
 pub(crate) mod streams;
 pub mod thread;

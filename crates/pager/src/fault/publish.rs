@@ -4,52 +4,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::PageNumber;
 
-use super::claim::Claim;
+use super::claim::{Claim, Purpose};
 use super::handler::Handler;
 use crate::page::word::{Place, State, Word};
 use crate::recorder::Kind;
 use crate::stores::Deferred;
 
-/// Recently installed pages that are watched for coming back at once.
-const RECENT: usize = 64;
-
-/// Why pages are fetched.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// A fault waits for the one page.
-    Demand { write: bool },
-    /// A stream may come to them.
-    Ahead,
-    /// Somebody asked to have them loaded.
-    Load,
-}
-
-/// The pages installed last for faults.
-pub(super) struct Recent {
-    pages: [PageNumber; RECENT],
-    next: usize,
-}
-
-impl Default for Recent {
-    fn default() -> Recent {
-        Recent {
-            pages: [PageNumber(0); RECENT],
-            next: 0,
-        }
-    }
-}
-
-impl Recent {
-    pub(super) fn note(&mut self, page: PageNumber) {
-        self.pages[self.next] = page;
-        self.next = (self.next + 1) % RECENT;
-    }
-}
-
 impl<'p> Handler<'p> {
     /// Whether `page` was installed a moment ago.
     pub(crate) fn is_recent(&self, page: PageNumber) -> bool {
-        self.recent.pages.contains(&page)
+        self.recent.contains(page)
     }
 
     /// The first `count` pages of `claim` were installed.

@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::{PageNumber, PageRange};
 
-use super::claim::Claim;
+use super::claim::{Claim, Purpose};
 use super::handler::{Handler, RUN_PAGES};
-use super::publish::Purpose;
 use super::streams::{Ask, WINDOW_MAX};
 use crate::pager::Pager;
 

@@ -11,12 +11,12 @@ use pagetide_kernel::wait::wait_for;
 use rustix::event::{PollFd, PollFlags};
 
 use super::handler::{Fault, Handler, Outcome};
-use super::loads::Load;
 use crate::address_space::events::Messages;
 use crate::handles::Ownership;
 use crate::handles::StartError;
 use crate::pager::Pager;
 use crate::placement::{self, Place, Turn};
+use crate::requests::Load;
 
 /// How long the thread looks for the next fault before it sleeps.
 const SPIN_NS: u64 = 20_000;

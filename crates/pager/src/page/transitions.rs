@@ -2,43 +2,45 @@
 //! start from.
 //!
 //! ```text
-//!  transition          from                                to                     by
-//!  claimed             Untouched Stored Resident Clean     Loading                a server, or a reader
-//!                      Protecting
-//!  unclaimed           Loading Evicting                    as before the claim    who claimed it
-//!  filled              Loading                             Resident               a server
-//!  fetched_writable    Loading                             Resident               a server
-//!  fetched_clean       Loading                             Clean                  a server
-//!  lost                Loading                             Poisoned               a server
-//!  written             Resident Clean Protecting           Resident               a server
-//!  recalled            Resident Clean Protecting           Resident Clean         a server
-//!  taken_back          Staged                              Resident               a server or the evictor, gate held
-//!  evicting            Resident Clean                      Evicting               the evictor, gate held
-//!  staged, moved_out   Evicting                            Staged, Stored         the evictor, gate held
-//!  written_back        Staged                              Stored                 the evictor, gate held
-//!  found_zero          Staged                              Untouched              the evictor, gate held
-//!  vanished            Resident Clean                      Untouched              the evictor, gate held
-//!  protecting          Resident                            Protecting             the evictor, gate held
-//!  kept                Protecting                          Resident Untouched     the evictor
-//!  dropping            Clean                               Dropping               the evictor
-//!  dropping_stored     Protecting                          Dropping               the evictor, gate held
-//!  dropped             Dropping                            Stored Untouched       the evictor
-//!  not_dropped         Dropping                            Resident Clean         the evictor
-//!                                                          Untouched
-//!  given_up            all but Evicting and Loading        Untouched, or as it    the fault thread, gate held
-//!                                                          is with REMOVED
-//!  moved_away          all but those the evictor or a      Untouched              the fault thread, gate held
-//!                      server is at work on
-//!  moved_here          Untouched                           that of the other      the fault thread, gate held
-//!  adopted             Untouched                           Resident               the fault thread
-//!  unshared            Clean                               Resident               a forked child, before it runs
+//!  transition        from                            to                  by
+//!  claimed           Untouched Stored Resident       Loading             a handler, or a reader
+//!                    Clean Protecting
+//!  unclaimed         Loading Evicting                as before the claim who claimed it
+//!  filled            Loading                         Resident            a handler
+//!  fetched_writable  Loading                         Resident            a handler
+//!  fetched_clean     Loading                         Clean               a handler
+//!  lost              Loading                         Poisoned            a handler
+//!  written           Resident Clean Protecting       Resident            a handler
+//!  recalled          Resident Clean Protecting       Resident Clean      a handler
+//!  taken_back        Staged                          Resident            handler or evictor *
+//!  evicting          Resident Clean                  Evicting            the evictor *
+//!  staged, moved_out Evicting                        Staged, Stored      the evictor *
+//!  written_back      Staged                          Stored              the evictor *
+//!  found_zero        Staged                          Untouched           the evictor *
+//!  vanished          Resident Clean                  Untouched           the evictor *
+//!  protecting        Resident                        Protecting          the evictor *
+//!  kept              Protecting                      Resident Untouched  the evictor
+//!  dropping          Clean                           Dropping            the evictor
+//!  dropping_stored   Protecting                      Dropping            the evictor *
+//!  dropped           Dropping                        Stored Untouched    the evictor
+//!  not_dropped       Dropping                        Resident Clean      the evictor
+//!                                                    Untouched
+//!  given_up          all but Evicting and Loading    Untouched, or as it the fault thread *
+//!                                                    is with REMOVED
+//!  moved_away        all but those the evictor or a  Untouched           the fault thread *
+//!                    handler is at work on
+//!  moved_here        Untouched                       that of the other   the fault thread *
+//!  adopted           Untouched                       Resident            the fault thread
+//!  unshared          Clean                           Resident            a forked child, before it
+//!                                                                        runs
+//!  * with the gate held
 //! ```
 //!
-//! A *server* is whoever serves a fault: the fault thread, or a thread that faults, in its signal
-//! handler. Servers and the evictor compete for Resident, Clean and Protecting by compare-and-swap;
-//! a page in Loading is its claimer's alone, one in Evicting, Staged or Dropping leaves that state
-//! as said above and in no other way. Pins and the queue entry may change at any time, by anybody,
-//! and every transition keeps them.
+//! A *handler* is whoever serves a fault: the fault thread, or a thread that faults, in its signal
+//! handler. Handlers and the evictor compete for Resident, Clean and Protecting by
+//! compare-and-swap; a page in Loading is its claimer's alone, one in Evicting, Staged or Dropping
+//! leaves that state as said above and in no other way. Pins and the queue entry may change at any
+//! time, by anybody, and every transition keeps them.
 //!
 //! All are pure functions, applied with [`PageTable::change`](super::table::PageTable::change) and
 //! `update`; the model checker's tests (`tests/word_loom.rs`) apply the same ones. A transition
@@ -61,15 +63,15 @@ macro_rules! starts_from {
 
 /// Serving faults.
 impl Word {
-    /// In the hands of one server or reader, who ends this by [`Word::filled`], `fetched_writable`,
-    /// `fetched_clean`, `lost` or `unclaimed`. A page believed present is claimed where a fault
-    /// says that it is not.
+    /// In the hands of one handler or reader, who ends this by [`Word::filled`],
+    /// `fetched_writable`, `fetched_clean`, `lost` or `unclaimed`. A page believed present is
+    /// claimed where a fault says that it is not.
     pub fn claimed(self) -> Word {
         starts_from!(self, Untouched | Stored | Resident | Clean | Protecting);
         self.with_state(Loading)
     }
 
-    /// The claim, of a server or of an eviction, is given up: in the state `before` it.
+    /// The claim, of a handler or of an eviction, is given up: in the state `before` it.
     pub fn unclaimed(self, before: State) -> Word {
         starts_from!(self, Loading | Evicting);
         self.with_state(before)
@@ -114,7 +116,7 @@ impl Word {
         }
     }
 
-    /// Wanted by a server while it may be on its way out in place: that ends, and nothing else
+    /// Wanted by a handler while it may be on its way out in place: that ends, and nothing else
     /// does.
     pub fn recalled(self) -> Word {
         starts_from!(self, Resident | Clean | Protecting);
@@ -180,7 +182,7 @@ impl Word {
         evictable.then(|| self.with_state(Protecting))
     }
 
-    /// It stays, if no server took it; what the program removed meanwhile is gone.
+    /// It stays, if no handler took it; what the program removed meanwhile is gone.
     pub fn kept(self) -> Word {
         match self.state() {
             Protecting if self.has(REMOVED) => self.emptied(),
@@ -195,7 +197,7 @@ impl Word {
         droppable.then(|| self.with_state(Dropping))
     }
 
-    /// The store has its bytes at `place`, and it is being dropped, unless a server took it or the
+    /// The store has its bytes at `place`, and it is being dropped, unless a handler took it or the
     /// program removed it.
     pub fn dropping_stored(self, place: Place) -> Option<Word> {
         let ours = self.state() == Protecting && !self.has(REMOVED);
@@ -362,13 +364,16 @@ written_back: Staged>Stored
 found_zero: Staged>Untouched
 vanished: Resident>Untouched Clean>Untouched
 protecting: Resident>Protecting
-kept: Untouched>Untouched Resident>Resident Clean>Clean Evicting>Evicting Staged>Staged Stored>Stored Loading>Loading Poisoned>Poisoned Protecting>Resident Dropping>Dropping
+kept: Untouched>Untouched Resident>Resident Clean>Clean Evicting>Evicting Staged>Staged \
+    Stored>Stored Loading>Loading Poisoned>Poisoned Protecting>Resident Dropping>Dropping
 dropping: Clean>Dropping
 dropping_stored: Protecting>Dropping
 dropped: Dropping>Stored
 not_dropped: Dropping>Resident
-given_up: Untouched>Untouched Resident>Untouched Clean>Untouched Staged>Untouched Stored>Untouched Poisoned>Untouched Protecting>Protecting Dropping>Dropping
-moved_away: Untouched>Untouched Resident>Untouched Clean>Untouched Staged>Untouched Stored>Untouched Poisoned>Untouched
+given_up: Untouched>Untouched Resident>Untouched Clean>Untouched Staged>Untouched Stored>Untouched \
+    Poisoned>Untouched Protecting>Protecting Dropping>Dropping
+moved_away: Untouched>Untouched Resident>Untouched Clean>Untouched Staged>Untouched \
+    Stored>Untouched Poisoned>Untouched
 moved_here: Untouched>Untouched
 adopted: Untouched>Resident
 unshared: Clean>Resident

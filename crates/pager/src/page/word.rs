@@ -7,9 +7,11 @@
 //!       6      REWRITTEN  was written after its last fetch: install it writable next time
 //!       7      MAIN       it was in the policy's main queue when it was evicted last
 //!       8..16  pins       guards that keep it resident
-//!      16..22  generation which store of this process its slot belongs to (one per fork it descends from)
+//!      16..22  generation which store of this process its slot belongs to (one per fork it
+//!              descends from)
 //!      22..24  laps       rounds it stays in the main queue beyond the first
-//!      24..56  slot       the store's handle (Clean, Stored, Loading, Dropping), or the staging index (Staged)
+//!      24..56  slot       the store's handle (Clean, Stored, Loading, Dropping), or the staging
+//!              index (Staged)
 //!      56..64  evicted    the policy's epoch when it was evicted last, 0 for none
 //! ```
 //!
@@ -265,7 +267,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_do_not_disturb_each_other(raw in any::<u64>(), generation in 0u8..64, slot in any::<u32>()) {
+        fn fields_do_not_disturb_each_other(
+            raw in any::<u64>(), generation in 0u8..64, slot in any::<u32>()
+        ) {
             let word = Word(raw & !STATE_MASK);
             let place = Place { generation, slot: Slot(slot) };
             let changed = word.with_place(place).with_state(State::Stored);
@@ -274,11 +278,13 @@ mod tests {
             prop_assert_eq!(changed.pins(), word.pins());
             prop_assert_eq!(changed.with_history(Word(0)).with_history(word), changed);
             let evicted = changed.evicted(7, true);
-            prop_assert_eq!((evicted.evicted_in(), evicted.was_in_main(), evicted.laps()), (7, true, 0));
+            let seen = (evicted.evicted_in(), evicted.was_in_main(), evicted.laps());
+            prop_assert_eq!(seen, (7, true, 0));
             prop_assert_eq!(evicted.with_laps(2).laps(), 2);
             prop_assert_eq!(evicted.with_laps(2).with_history(changed), changed);
             prop_assert_eq!(changed.has(QUEUED), word.has(QUEUED));
-            prop_assert_eq!(changed.without_place().place(), Place { generation: 0, slot: Slot(0) });
+            let none = Place { generation: 0, slot: Slot(0) };
+            prop_assert_eq!(changed.without_place().place(), none);
         }
     }
 }

@@ -9,9 +9,9 @@
 //!
 //! The program is not to notice. It is let go as soon as nothing has been served for [`QUIET_NS`],
 //! when a second thread faults, and before it forks, starts a thread or a program, or asks for its
-//! processors through the C library ([`HeldThread::let_go`]). What was started without the C library
-//! is found by the fault thread and let go as well; in a `Region` nothing stands before the C
-//! library, and that is all there is. Every [`TURN_NS`] the scheduler has a say again, in case
+//! processors through the C library ([`HeldThread::let_go`]). What was started without the C
+//! library is found by the fault thread and let go as well; in a `Region` nothing stands before the
+//! C library, and that is all there is. Every [`TURN_NS`] the scheduler has a say again, in case
 //! there is a better place.
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -99,8 +99,8 @@ impl HeldThread {
         }
     }
 
-    /// Lets the thread go, and holds none until [`HeldThread::end_call`], however long that takes on
-    /// a busy machine.
+    /// Lets the thread go, and holds none until [`HeldThread::end_call`], however long that takes
+    /// on a busy machine.
     pub fn begin_call(&self) {
         self.calls.fetch_add(1, SeqCst);
         self.let_go();

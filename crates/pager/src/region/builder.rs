@@ -1,6 +1,7 @@
 //! How a region comes to be: memory, pager, threads.
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 
 use pagetide_kernel::PageRange;
 use pagetide_kernel::own::Mapping;
@@ -15,6 +16,7 @@ use crate::evict::controller::Evictor;
 use crate::fault::pool::HandlerPool;
 use crate::fault::signal::Registration;
 use crate::fault::thread::FaultThread;
+use crate::handles::system;
 use crate::ledger::Ledger;
 use crate::page::policy::Kind;
 use crate::requests::{Completion, Request};
@@ -130,43 +132,7 @@ impl Builder {
                 Some(Registration::new(memory.range(), &pool).map_err(RegionError::Signal)?)
             }
         };
-        let mut threads = Vec::new();
-        let start = |name: &str, body: Box<dyn FnOnce() + Send>| {
-            // Inherited, so that there is no moment without.
-            let mask = set_signal_mask(NO_SIGNALS);
-            let started = std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || {
-                    // It writes no page's bytes of its own accord, and parked threads may wait for
-                    // it.
-                    let _never_parked = Exemption::current_thread();
-                    body();
-                })
-                .map_err(|_| StartError::System("start a thread", Errno::AGAIN));
-            set_signal_mask(mask);
-            started
-        };
-        let (ready, fault_thread) = (Completion::new(), Arc::clone(&pager));
-        let told = Arc::clone(&ready);
-        threads.push(start(
-            "pagetide-fault",
-            Box::new(move || match FaultThread::new(&fault_thread) {
-                Ok(mut thread) => {
-                    told.finish(Ok(()));
-                    set_urgency(Urgency::Prompt);
-                    thread.run();
-                }
-                Err(_) => told.finish(Err(Errno::NOMEM)),
-            }),
-        )?);
-        ready
-            .wait()
-            .map_err(|errno| StartError::System("mmap", errno))?;
-        let evictor = Arc::clone(&pager);
-        threads.push(start(
-            "pagetide-evict",
-            Box::new(move || Evictor::new(&evictor).run()),
-        )?);
+        let threads = start_threads(&pager)?;
         let served = Arc::new(Served {
             memory,
             signals,
@@ -186,4 +152,38 @@ impl Builder {
             .map_err(|errno| StartError::System("register memory", errno))?;
         Ok(region)
     }
+}
+
+/// Starts the fault thread and the evictor; on return the first serves.
+fn start_threads(pager: &Arc<Pager>) -> Result<Vec<JoinHandle<()>>, StartError> {
+    let ready = Completion::new();
+    let (fault_pager, evict_pager) = (Arc::clone(pager), Arc::clone(pager));
+    let told = Arc::clone(&ready);
+    let fault = start("pagetide-fault", move || {
+        match FaultThread::new(&fault_pager) {
+            Ok(mut thread) => {
+                told.finish(Ok(()));
+                set_urgency(Urgency::Prompt);
+                thread.run();
+            }
+            Err(_) => told.finish(Err(Errno::NOMEM)),
+        }
+    })?;
+    ready.wait().map_err(system("mmap"))?;
+    let evict = start("pagetide-evict", move || Evictor::new(&evict_pager).run())?;
+    Ok(vec![fault, evict])
+}
+
+fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
+    // Inherited, so that there is no moment without.
+    let mask = set_signal_mask(NO_SIGNALS);
+    let started = std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            // It writes no page's bytes of its own accord, and parked threads may wait for it.
+            let _never_parked = Exemption::current_thread();
+            body();
+        });
+    set_signal_mask(mask);
+    started.map_err(|_| StartError::System("start a thread", Errno::AGAIN))
 }

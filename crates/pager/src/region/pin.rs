@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use pagetide_kernel::PageRange;
 
-use super::RegionError;
+use super::error::RegionError;
 use crate::page::word::{PIN_MAX, Word};
 use crate::pager::Pager;
 use crate::requests::{Completion, Request};

@@ -2,15 +2,14 @@
 use std::ffi::{CStr, c_char};
 
 use libc::c_long;
-use pagetide_kernel::fork::syscall6;
+use pagetide_kernel::syscall::syscall;
 
 /// A bare system call; `None` if it failed.
-fn call(number: c_long, args: [usize; 6]) -> Option<usize> {
+fn call<const N: usize>(number: c_long, args: [usize; N]) -> Option<usize> {
     // SAFETY: this file makes calls only that look at files and processes, or sleep. They write
     // into buffers of this file, and read no pointers of the program but paths, which the kernel
     // checks.
-    let result = unsafe { syscall6(number as usize, args) };
-    usize::try_from(result).ok()
+    unsafe { syscall(number as usize, args) }.ok()
 }
 
 /// An opened file, closed when dropped.
@@ -22,14 +21,7 @@ impl Opened {
         // Neither waiting for the other end of a FIFO nor taking a terminal.
         let quietly = libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY;
         let open = |how: i32| {
-            let args = [
-                directory as usize,
-                path as usize,
-                (how | quietly) as usize,
-                0,
-                0,
-                0,
-            ];
+            let args = [directory as usize, path as usize, (how | quietly) as usize];
             call(libc::SYS_openat, args)
         };
         // Without the right to read there are its owner and mode.
@@ -45,8 +37,6 @@ impl Opened {
             bytes.as_mut_ptr() as usize,
             bytes.len(),
             at as usize,
-            0,
-            0,
         ];
         call(libc::SYS_pread64, args).unwrap_or(0)
     }
@@ -59,8 +49,6 @@ impl Opened {
             link.as_ptr() as usize,
             buffer.as_mut_ptr() as usize,
             buffer.len(),
-            0,
-            0,
         ];
         let len = call(libc::SYS_readlinkat, args).unwrap_or(0);
         &buffer[..len]
@@ -69,7 +57,7 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        call(libc::SYS_close, [self.0, 0, 0, 0, 0, 0]);
+        call(libc::SYS_close, [self.0]);
     }
 }
 
@@ -99,9 +87,6 @@ pub fn owner(directory: i32, path: *const c_char) -> Option<Owner> {
         directory as usize,
         path as usize,
         stat.as_mut_ptr() as usize,
-        0,
-        0,
-        0,
     ];
     call(libc::SYS_newfstatat, args)?;
     // SAFETY: all zeros before the call, which is a value, as is what the kernel wrote.
@@ -118,7 +103,7 @@ pub fn owner(directory: i32, path: *const c_char) -> Option<Owner> {
 fn real_and_effective(number: c_long) -> Option<(u32, u32)> {
     let mut ids = [0u32; 3];
     let at = ids.as_mut_ptr() as usize;
-    call(number, [at, at + 4, at + 8, 0, 0, 0])?;
+    call(number, [at, at + 4, at + 8])?;
     Some((ids[0], ids[1]))
 }
 
@@ -140,8 +125,6 @@ pub fn changes_privilege(file: &Opened, owner: &Owner) -> bool {
             c"security.capability".as_ptr() as usize,
             value.as_mut_ptr() as usize,
             value.len(),
-            0,
-            0,
         ];
         call(libc::SYS_fgetxattr, args).is_some_and(|len| len > 0)
     };
@@ -161,11 +144,11 @@ fn privilege_is_given(file: &Opened) -> bool {
     const ST_NOSUID: u64 = 2;
     let refused_here = call(
         libc::SYS_prctl,
-        [libc::PR_GET_NO_NEW_PRIVS as usize, 0, 0, 0, 0, 0],
+        [libc::PR_GET_NO_NEW_PRIVS as usize, 0, 0, 0, 0],
     ) == Some(1);
     // `struct statfs`, whose eleventh word is the flags.
     let mut words = [0u64; 15];
-    let args = [file.0, words.as_mut_ptr() as usize, 0, 0, 0, 0];
+    let args = [file.0, words.as_mut_ptr() as usize];
     let known = call(libc::SYS_fstatfs, args).is_some();
     let nosuid = known && words[10] & ST_NOSUID != 0;
     !(refused_here || nosuid)
@@ -178,8 +161,6 @@ fn may(path: *const c_char, how: i32) -> bool {
         path as usize,
         how as usize,
         libc::AT_EACCESS as usize,
-        0,
-        0,
     ];
     call(libc::SYS_faccessat2, args).is_some()
 }
@@ -194,7 +175,7 @@ pub fn is_readable(path: &CStr) -> bool {
 pub fn shares_memory_with(pid: u32) -> bool {
     const KCMP_VM: usize = 1;
     let own = std::process::id() as usize;
-    call(libc::SYS_kcmp, [own, pid as usize, KCMP_VM, 0, 0, 0]) == Some(0)
+    call(libc::SYS_kcmp, [own, pid as usize, KCMP_VM]) == Some(0)
 }
 
 /// Sleeps for a tenth of a millisecond.
@@ -203,10 +184,7 @@ pub fn nap() {
         tv_sec: 0,
         tv_nsec: 100_000,
     };
-    call(
-        libc::SYS_nanosleep,
-        [&raw const time as usize, 0, 0, 0, 0, 0],
-    );
+    call(libc::SYS_nanosleep, [&raw const time as usize, 0]);
 }
 
 /// Whether `path` is a file that this process may execute.

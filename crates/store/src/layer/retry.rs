@@ -24,6 +24,7 @@ impl Patience {
     };
 
     /// For what is elsewhere and may be started again: `bound` in all, looking four times a second.
+    #[cfg(feature = "remote")]
     pub(crate) fn remote(bound: Duration) -> Patience {
         Patience {
             bound,

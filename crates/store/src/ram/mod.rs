@@ -6,40 +6,29 @@
 
 mod class;
 mod slab;
-pub(crate) mod unpack;
 
 use crate::device::Device;
+use crate::lz4::{Packer, unpack};
 use crate::mapping::Mapping;
 use crate::meter::{Meter, Tally};
 use crate::slots::{Kind, SlotTable, unused};
-use crate::sync::lock;
+use crate::sync::Pool;
 use crate::{Capabilities, ErrorKind, PAGE_SIZE, Page, Slot, StoreError, Usage};
 use class::{Class, PACKED_MAX};
-use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use slab::Slabs;
 use std::hint::black_box;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use unpack::unpack;
 
-/// Scratch areas kept for reuse; more threads than this at once allocate their own.
-const SCRATCH_KEPT: usize = 8;
-const OUTPUT: usize = get_maximum_output_size(PAGE_SIZE);
-
-/// One scratch area, as an estimate of those that are kept: most programs put from one thread.
-const SCRATCH_BYTES: u64 = (size_of::<Scratch>() + 8192) as u64;
-
-/// What compressing a page needs: LZ4's table (8 KiB) and room for its output.
-struct Scratch {
-    table: CompressTable,
-    output: [u8; OUTPUT],
-}
+/// Packers kept for reuse.
+const PACKERS_MAX: usize = 8;
+/// An estimate of those that are kept: most programs put from one thread.
+const PACKER_BYTES: u64 = Packer::BYTES;
 
 /// Pages in shared memory.
 pub(crate) struct RamStore {
     slots: SlotTable,
     slabs: Slabs,
-    scratch: Mutex<Vec<Box<Scratch>>>,
+    packers: Pool<Box<Packer>>,
     meter: Meter,
     max_bytes: u64,
 }
@@ -55,14 +44,14 @@ impl RamStore {
         let reserve = max_bytes
             .unwrap_or(u64::MAX)
             .min(physical.saturating_mul(4));
-        let mut scratch = Vec::with_capacity(SCRATCH_KEPT);
-        scratch.push(new_scratch());
+        let packers = Pool::new(PACKERS_MAX);
+        packers.give_back(Packer::new());
         Ok(RamStore {
             slots: SlotTable::new()?,
             slabs: Slabs::new(Mapping::reserve(
                 usize::try_from(reserve).unwrap_or(usize::MAX / 2),
             )?),
-            scratch: Mutex::new(scratch),
+            packers,
             meter: Meter::default(),
             max_bytes: max_bytes.unwrap_or(u64::MAX),
         })
@@ -72,7 +61,7 @@ impl RamStore {
         &self,
         page: &Page,
         slot: Slot,
-        scratch: &mut Scratch,
+        packer: &mut Packer,
         tally: &mut Tally,
     ) -> Result<(), StoreError> {
         tally.pages += 1;
@@ -82,11 +71,9 @@ impl RamStore {
             self.slots.set(slot, Kind::Filled, word);
             return Ok(());
         }
-        // An error means only that the page does not shrink.
-        let packed = compress_into_with_table(&page.0, &mut scratch.output, &mut scratch.table);
-        let (kind, bytes) = match packed {
-            Ok(len) if len <= PACKED_MAX => (Kind::Packed, &scratch.output[..len]),
-            _ => (Kind::Plain, &page.0[..]),
+        let (kind, bytes) = match packer.pack(page, PACKED_MAX) {
+            Some(packed) => (Kind::Packed, packed),
+            None => (Kind::Plain, &page.0[..]),
         };
         let held_max = self.max_bytes.saturating_sub(self.bookkeeping_bytes());
         let offset = self.slabs.alloc(Class::of(bytes.len()), held_max)?;
@@ -98,7 +85,7 @@ impl RamStore {
 
     /// Bytes of heap for this store, those of the layers above included.
     fn bookkeeping_bytes(&self) -> u64 {
-        self.slots.bytes_with_layers() + self.slabs.table_bytes() + SCRATCH_BYTES
+        self.slots.bytes_with_layers() + self.slabs.table_bytes() + PACKER_BYTES
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), StoreError> {
@@ -154,17 +141,13 @@ impl Device for RamStore {
         let held = self.bookkeeping_bytes() + self.slabs.held_bytes();
         self.slots
             .take(slots, self.max_bytes.saturating_sub(held))?;
-        let mut scratch = lock(&self.scratch).pop().unwrap_or_else(new_scratch);
+        let mut packer = self.packers.take().unwrap_or_else(Packer::new);
         let mut tally = Tally::default();
         let done = pages
             .iter()
             .zip(slots.iter())
-            .try_for_each(|(page, slot)| self.put_one(page, *slot, &mut scratch, &mut tally));
-        let mut kept = lock(&self.scratch);
-        if kept.len() < SCRATCH_KEPT {
-            kept.push(scratch);
-        }
-        drop(kept);
+            .try_for_each(|(page, slot)| self.put_one(page, *slot, &mut packer, &mut tally));
+        self.packers.give_back(packer);
         match done {
             Ok(()) => self.meter.add(tally),
             Err(_) => {
@@ -213,7 +196,7 @@ impl Device for RamStore {
 
     fn usage(&self) -> Usage {
         let bytes =
-            self.slots.bytes() + self.slabs.table_bytes() + self.slabs.held_bytes() + SCRATCH_BYTES;
+            self.slots.bytes() + self.slabs.table_bytes() + self.slabs.held_bytes() + PACKER_BYTES;
         self.meter.usage(self.slots.used(), bytes)
     }
 
@@ -222,13 +205,6 @@ impl Device for RamStore {
     }
 
     fn inherit(&self, _fds: &[i32]) {}
-}
-
-fn new_scratch() -> Box<Scratch> {
-    Box::new(Scratch {
-        table: CompressTable::small(),
-        output: [0; OUTPUT],
-    })
 }
 
 /// Offset and length of a blob in one word: lengths above 12 bits are whole pages, whose length the

@@ -16,6 +16,8 @@ pub(crate) const BLOB_MAX: usize = crate::PAGE_SIZE + 16;
 
 /// Blobs asked for in one go: what a caller may give [`Engine::fetch`].
 pub(crate) const FETCH_MAX: usize = 64;
+/// Blobs removed by one call of [`Engine::remove`].
+const REMOVE_MAX: usize = 512;
 
 /// What happens to a blob that was asked for: called with its place in the request, and its bytes,
 /// which may be changed in place.
@@ -26,7 +28,7 @@ pub(crate) type Each<'a> = dyn FnMut(usize, &mut [u8]) -> Result<(), StoreError>
 /// Errors: [`ErrorKind::Temporary`] for everything that a server that comes back would mend,
 /// [`ErrorKind::Full`] when it has no room, [`ErrorKind::Corrupt`] when it no longer has what it
 /// acknowledged, [`ErrorKind::Io`] when it says something else.
-pub(crate) trait Engine: Send + Sync {
+pub(crate) trait Engine: Records + Send + Sync {
     /// The URI scheme, for messages and statistics.
     fn scheme(&self) -> &'static str;
     /// Whether reading allocates (encrypted connections do).
@@ -47,10 +49,15 @@ pub(crate) trait Engine: Send + Sync {
     fn fetch(&self, base: &str, slots: &[Slot], each: &mut Each<'_>) -> Result<(), StoreError>;
     /// Removes blobs, those that are not there included. After an error some may be removed at any
     /// time from now on.
-    fn remove(&self, base: &str, slots: &mut dyn Iterator<Item = u32>) -> Result<(), StoreError>;
+    fn remove(&self, base: &str, slots: &[u32]) -> Result<(), StoreError>;
     /// Forgets all connections without closing them: a forked child must not speak on its parent's.
-    fn let_go(&self);
+    fn disconnect(&self);
+    /// Lines for people: what is there, its version, its memory.
+    fn describe(&self) -> Result<Vec<(&'static str, String)>, StoreError>;
+}
 
+/// The owners' records that a server keeps, see [`owner`](super::owner).
+pub(crate) trait Records {
     /// Writes an owner's record, and with it that its lease runs for as long as the record says
     /// from now on.
     fn write_record(&self, prefix: &str, record: &Record) -> Result<(), StoreError>;
@@ -58,8 +65,23 @@ pub(crate) trait Engine: Send + Sync {
     fn records(&self, prefix: &str) -> Result<Vec<(Record, bool)>, StoreError>;
     /// Removes a record.
     fn remove_record(&self, prefix: &str, owner: &str) -> Result<(), StoreError>;
-    /// Lines for people: what is there, its version, its memory.
-    fn describe(&self) -> Result<Vec<(&'static str, String)>, StoreError>;
+}
+
+/// Removes any number of blobs.
+pub(crate) fn remove_all(
+    engine: &dyn Engine,
+    base: &str,
+    mut slots: impl Iterator<Item = u32>,
+) -> Result<(), StoreError> {
+    let mut some = Vec::with_capacity(REMOVE_MAX);
+    loop {
+        some.clear();
+        some.extend((&mut slots).take(REMOVE_MAX));
+        if some.is_empty() {
+            return Ok(());
+        }
+        engine.remove(base, &some)?;
+    }
 }
 
 /// The key of a slot, on the stack.
@@ -88,6 +110,22 @@ impl Key {
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
+}
+
+/// Adds a number to a request, without formatting machinery: this is on the path of every read.
+pub(crate) fn push_number(out: &mut Vec<u8>, value: usize) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = value;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
 }
 
 /// The error for a blob that was acknowledged and is not there.

@@ -8,10 +8,9 @@
 //! therefore fails to open. Neither nonce nor form are stored with the blob; they are in the slot's
 //! word.
 
-use crate::ram::unpack::unpack;
+use crate::lz4::{Packer, unpack};
 use crate::slots::Kind;
 use crate::{ErrorKind, PAGE_SIZE, Page, Slot, StoreError};
-use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,25 +18,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// A page is kept compressed when that saves at least a sixteenth: below it, the decompression
 /// costs more than the bytes.
 const PACKED_MAX: usize = PAGE_SIZE - PAGE_SIZE / 16;
-const OUTPUT: usize = get_maximum_output_size(PAGE_SIZE);
 /// The bits of a slot's word that hold the blob's length; the others hold its generation.
 const LEN_BITS: u32 = 13;
 const GENERATION_MAX: u64 = u64::MAX >> LEN_BITS;
-
-/// What sealing a page needs: LZ4's table (8 KiB) and room for its output.
-pub(crate) struct Scratch {
-    table: CompressTable,
-    output: [u8; OUTPUT],
-}
-
-impl Scratch {
-    pub(crate) fn new() -> Box<Scratch> {
-        Box::new(Scratch {
-            table: CompressTable::default(),
-            output: [0; OUTPUT],
-        })
-    }
-}
 
 /// How pages are sealed for one store object.
 pub(crate) struct Envelope {
@@ -75,7 +58,7 @@ impl Envelope {
         &self,
         page: &Page,
         slot: Slot,
-        scratch: &mut Scratch,
+        packer: &mut Packer,
         out: &mut Vec<u8>,
     ) -> Result<(Kind, u64), StoreError> {
         let start = out.len();
@@ -86,24 +69,12 @@ impl Envelope {
                 "put pages: all nonces of this run's key are used",
             ));
         }
-        // An error means only that the page does not shrink.
-        let packed = self
-            .compress
-            .then(|| {
-                compress_into_with_table(&page.0, &mut scratch.output, &mut scratch.table).ok()
-            })
-            .flatten()
-            .filter(|len| *len <= PACKED_MAX);
-        let kind = match packed {
-            Some(len) => {
-                out.extend_from_slice(&scratch.output[..len]);
-                Kind::Packed
-            }
-            None => {
-                out.extend_from_slice(&page.0);
-                Kind::Plain
-            }
+        let packed = match self.compress {
+            true => packer.pack(page, PACKED_MAX),
+            false => None,
         };
+        let kind = packed.map_or(Kind::Plain, |_| Kind::Packed);
+        out.extend_from_slice(packed.unwrap_or(&page.0[..]));
         if let Some(key) = &self.key {
             let tag = key
                 .seal_in_place_separate_tag(
@@ -209,7 +180,7 @@ mod tests {
     fn sealed(envelope: &Envelope, page: &Page, slot: u32) -> (Vec<u8>, (Kind, u64)) {
         let mut blob = vec![];
         let form = envelope
-            .seal(page, Slot(slot), &mut Scratch::new(), &mut blob)
+            .seal(page, Slot(slot), &mut Packer::new(), &mut blob)
             .unwrap();
         (blob, form)
     }

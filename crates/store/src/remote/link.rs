@@ -1,23 +1,23 @@
 //! Connections to one server, and a buffer for what comes back.
 
 use super::address::Server;
-use super::stream::{Looking, Stream};
-use super::tls::Tls;
-use crate::sync::lock;
+use super::socket::{Socket, Spin};
+use super::tls::{Session, Tls};
+use crate::sync::Pool;
 use crate::{ErrorKind, StoreError};
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Bytes received at a time: eight pages.
 const INPUT_BYTES: usize = 33 << 10;
 /// What a connection's requests may grow to before it goes back to the pool.
 const OUTPUT_BYTES: usize = 16 << 10;
-/// Connections kept; more threads than this at once connect anew.
+/// Connections kept.
 const IDLE_MAX: usize = 16;
 
 /// One connection with its buffers.
 pub(crate) struct Link {
-    stream: Stream,
+    socket: Socket,
+    tls: Option<Session>,
     input: Box<[u8; INPUT_BYTES]>,
     start: usize,
     end: usize,
@@ -29,15 +29,30 @@ pub(crate) struct Link {
 }
 
 impl Link {
+    pub(crate) fn new(socket: Socket, tls: Option<Session>, timeout: Duration) -> Link {
+        Link {
+            socket,
+            tls,
+            input: Box::new([0; INPUT_BYTES]),
+            start: 0,
+            end: 0,
+            timeout,
+            output: Vec::with_capacity(OUTPUT_BYTES),
+        }
+    }
+
     /// Whether every answer has been read to its end, so that what comes next is the answer to the
-    /// next request.
-    fn is_quiet(&self) -> bool {
-        self.start == self.end && self.stream.is_quiet()
+    /// next request. Of what waits under TLS that is not known: it may be the server's own affair.
+    fn is_idle(&self) -> bool {
+        self.start == self.end && (self.tls.is_some() || self.socket.is_idle())
     }
 
     /// Sends the request made in `output`.
     pub(crate) fn send(&mut self) -> Result<(), StoreError> {
-        let sent = self.stream.send_all(&self.output);
+        let sent = match &mut self.tls {
+            None => self.socket.send_all(&self.output),
+            Some(session) => session.send_all(&self.output, &mut self.socket),
+        };
         self.output.clear();
         sent
     }
@@ -98,7 +113,11 @@ impl Link {
                 format!("read an answer: a part of it is longer than {INPUT_BYTES} bytes"),
             ));
         }
-        self.end += self.stream.receive(&mut self.input[self.end..])?;
+        let free = &mut self.input[self.end..];
+        self.end += match &mut self.tls {
+            None => self.socket.receive(free)?,
+            Some(session) => session.receive(free, &mut self.socket)?,
+        };
         Ok(())
     }
 }
@@ -107,25 +126,24 @@ impl Link {
 pub(crate) type Greet = dyn Fn(&mut Link) -> Result<(), StoreError> + Send + Sync;
 
 /// What all connections of a store have in common.
-pub(crate) struct Manner {
+pub(crate) struct Options {
     pub(crate) tls: Option<Tls>,
     pub(crate) timeout: Duration,
-    pub(crate) spin: Duration,
-    pub(crate) server_cpu: Option<u32>,
+    pub(crate) spin: Spin,
     pub(crate) greet: Box<Greet>,
 }
 
 /// One server and the idle connections to it.
 pub(crate) struct Node {
     pub(crate) server: Server,
-    idle: Mutex<Vec<Link>>,
+    idle: Pool<Link>,
 }
 
 impl Node {
     pub(crate) fn new(server: Server) -> Node {
         Node {
             server,
-            idle: Mutex::new(Vec::with_capacity(IDLE_MAX)),
+            idle: Pool::new(IDLE_MAX),
         }
     }
 
@@ -133,51 +151,36 @@ impl Node {
     /// answers stand is not known.
     pub(crate) fn with<T>(
         &self,
-        manner: &Manner,
+        options: &Options,
         talk: impl FnOnce(&mut Link) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let idle = lock(&self.idle).pop();
         // Bytes nobody asked for, or a server that has closed it: no answer on it can be trusted to
         // be the right one's.
-        let mut link = match idle.filter(Link::is_quiet) {
+        let mut link = match self.idle.take().filter(Link::is_idle) {
             Some(link) => link,
-            None => self.connect(manner)?,
+            None => self.connect(options)?,
         };
         let said = talk(&mut link).map_err(|error| self.named(error))?;
         link.output.clear();
         link.output.shrink_to(OUTPUT_BYTES);
-        let mut idle = lock(&self.idle);
-        if idle.len() < IDLE_MAX {
-            idle.push(link);
-        }
+        self.idle.give_back(link);
         Ok(said)
     }
 
-    fn connect(&self, manner: &Manner) -> Result<Link, StoreError> {
-        let stream = Stream::connect(
-            &self.server,
-            manner.tls.as_ref(),
-            manner.timeout,
-            Looking {
-                spin: manner.spin,
-                server_cpu: manner.server_cpu,
-            },
-        )?;
-        let mut link = Link {
-            stream,
-            input: Box::new([0; INPUT_BYTES]),
-            start: 0,
-            end: 0,
-            timeout: manner.timeout,
-            output: Vec::with_capacity(OUTPUT_BYTES),
+    fn connect(&self, options: &Options) -> Result<Link, StoreError> {
+        let mut socket = Socket::connect(&self.server, options.timeout, options.spin)?;
+        let session = match (&options.tls, &self.server) {
+            (Some(tls), Server::Tcp { host, .. }) => Some(tls.session(host, &mut socket)?),
+            _ => None,
         };
-        (manner.greet)(&mut link).map_err(|error| self.named(error))?;
+        let mut link = Link::new(socket, session, options.timeout);
+        (options.greet)(&mut link).map_err(|error| self.named(error))?;
         Ok(link)
     }
 
     /// Forgets the idle connections.
-    pub(crate) fn let_go(&self) {
-        lock(&self.idle).clear();
+    pub(crate) fn disconnect(&self) {
+        while self.idle.take().is_some() {}
     }
 
     #[cold]
@@ -213,14 +216,16 @@ mod tests {
             host: "localhost".into(),
             address,
         });
-        let manner = Manner {
+        let options = Options {
             tls: None,
             timeout: Duration::from_millis(100),
-            spin: Duration::ZERO,
-            server_cpu: None,
+            spin: Spin {
+                time: Duration::ZERO,
+                server_cpu: None,
+            },
             greet: Box::new(|_| Ok(())),
         };
-        let answer = node.with(&manner, |link| {
+        let answer = node.with(&options, |link| {
             link.output.extend_from_slice(b"get\n");
             link.send()?;
             link.take(4096).map(|blob| blob.len())

@@ -9,15 +9,20 @@
 //! bare system calls on preallocated buffers: client crates allocate for each reply and look names
 //! up through the C library, which keeps both in memory that may be paged (`docs/decisions/0040`).
 
-pub(crate) mod address;
-pub(crate) mod engine;
-pub(crate) mod envelope;
-pub(crate) mod link;
-pub(crate) mod memcached;
+mod address;
+mod engine;
+mod envelope;
+pub(crate) mod exercise;
+mod link;
+mod memcached;
 pub(crate) mod operate;
 pub(crate) mod owner;
-pub(crate) mod settings;
+mod settings;
+mod socket;
 pub(crate) mod store;
-pub(crate) mod stream;
-pub(crate) mod tls;
-pub(crate) mod valkey;
+#[cfg(not(feature = "tls"))]
+#[path = "no_tls.rs"]
+mod tls;
+#[cfg(feature = "tls")]
+mod tls;
+mod valkey;

@@ -1,13 +1,15 @@
 //! What operators do with a remote store: look at it, and clear up what dead runs left.
 
 use super::address::Server;
-use super::engine::Engine;
+use super::engine::{Engine, remove_all};
 use super::memcached::{self, Memcached};
 use super::owner::Record;
 use super::settings::Settings;
 use super::store::RemoteStore;
 use super::valkey::{self, Valkey};
 use crate::StoreError;
+use crate::chain::{self, redact};
+use crate::scheme::{Protocol, Scheme};
 use crate::uri::config;
 use std::time::{Duration, Instant};
 
@@ -46,51 +48,44 @@ pub enum Clear {
     Expired,
 }
 
-/// Whether `uri` names a remote store, or one in front of it.
-pub fn is_remote(uri: &str) -> bool {
-    if let Some((_, behind)) = crate::open::behind(uri) {
-        return is_remote(behind);
+/// The settings in the URI `name:rest`.
+fn settings(scheme: Scheme, name: &str, rest: &str) -> Result<Settings, StoreError> {
+    match scheme.protocol {
+        Protocol::Memcached => memcached::settings(scheme, name, rest),
+        Protocol::Valkey => valkey::settings(scheme, name, rest),
     }
-    let scheme = uri.split(':').next().unwrap_or_default();
-    scheme == "memcached" || valkey::kind_of(scheme).is_some()
-}
-
-/// The settings and the engine of the remote store `scheme:rest`, if it is one.
-pub(crate) fn connect(scheme: &str, rest: &str) -> Result<Option<Remote>, StoreError> {
-    let (settings, engine): (Settings, Box<dyn Engine>) = if scheme == "memcached" {
-        let settings = memcached::settings(scheme, rest)?;
-        let engine = Memcached::open(&settings)?;
-        (settings, Box::new(engine))
-    } else if valkey::kind_of(scheme).is_some() {
-        let settings = valkey::settings(scheme, rest)?;
-        let engine = Valkey::open(scheme, settings.clone())?;
-        (settings, Box::new(engine))
-    } else {
-        return Ok(None);
-    };
-    Ok(Some(Remote { engine, settings }))
 }
 
 impl Remote {
+    /// The remote store `name:rest`.
+    pub(crate) fn connect(scheme: Scheme, name: &str, rest: &str) -> Result<Remote, StoreError> {
+        let settings = settings(scheme, name, rest)?;
+        let engine: Box<dyn Engine> = match scheme.protocol {
+            Protocol::Memcached => Box::new(Memcached::open(&settings)?),
+            Protocol::Valkey => Box::new(Valkey::open(scheme, settings.clone())?),
+        };
+        Ok(Remote { engine, settings })
+    }
+
     /// Connects to the servers of `uri` and checks them as a run would.
     pub fn open(uri: &str) -> Result<Remote, StoreError> {
-        crate::open::check(uri)?;
-        if let Some((_, behind)) = crate::open::behind(uri) {
+        chain::check(uri)?;
+        if let Some((_, behind)) = chain::behind(uri) {
             return Remote::open(behind);
         }
-        let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
-        connect(scheme, rest)?.ok_or_else(|| {
-            let why = match scheme {
-                "ram" | "file" => "is kept on this machine and has no server to ask",
-                _ => "names no known store",
-            };
-            config(format!(
-                "`{}` {why}; expected a remote store: valkey://HOST, valkey+unix:///SOCKET, \
-                 valkeys://HOST, \
-                 valkey-cluster://HOST,HOST or memcached://HOST,HOST",
-                redact(uri)
-            ))
-        })
+        let (name, rest) = chain::split(uri);
+        if let Some(scheme) = Scheme::of(name) {
+            return Remote::connect(scheme, name, rest);
+        }
+        let why = match name {
+            "ram" | "file" => "is kept on this machine and has no server to ask",
+            _ => "names no known store",
+        };
+        Err(config(format!(
+            "`{}` {why}; expected a remote store: valkey://HOST, valkey+unix:///SOCKET, \
+             valkeys://HOST, valkey-cluster://HOST,HOST or memcached://HOST,HOST",
+            redact(uri)
+        )))
     }
 
     pub(crate) fn into_store(self, max: Option<u64>) -> Result<RemoteStore, StoreError> {
@@ -110,8 +105,7 @@ impl Remote {
     /// How long one request and its answer take.
     pub fn ping(&self) -> Result<Duration, StoreError> {
         let begun = Instant::now();
-        self.engine
-            .remove(&self.settings.base("ping"), &mut std::iter::once(0))?;
+        self.engine.remove(&self.settings.base("ping"), &[0])?;
         Ok(begun.elapsed())
     }
 
@@ -142,8 +136,8 @@ impl Remote {
                 continue;
             }
             let record = &owned.record;
-            self.engine
-                .remove(&self.settings.base(&record.owner), &mut (0..record.slots))?;
+            let base = self.settings.base(&record.owner);
+            remove_all(&*self.engine, &base, 0..record.slots)?;
             self.engine
                 .remove_record(&self.settings.prefix, &record.owner)?;
             record.unlock();
@@ -175,20 +169,16 @@ impl Remote {
 /// that would go through the C library's allocator. URIs without names are returned as they are.
 pub fn resolve(uri: &str) -> Result<String, StoreError> {
     // Before anything is added that whoever wrote it did not write.
-    crate::open::check(uri)?;
-    let (scheme, rest) = uri.split_once(':').unwrap_or((uri, ""));
+    chain::check(uri)?;
     // A store behind a tier or a fault is the last part of the URI.
-    if let Some((front, behind)) = crate::open::behind(uri) {
+    if let Some((front, behind)) = chain::behind(uri) {
         return Ok(format!("{front}{}", resolve(behind)?));
     }
-    if !is_remote(uri) {
+    let (name, rest) = chain::split(uri);
+    let Some(scheme) = Scheme::of(name) else {
         return Ok(uri.to_owned());
-    }
-    let settings = match scheme {
-        "memcached" => memcached::settings(scheme, rest)?,
-        _ => valkey::settings(scheme, rest)?,
     };
-    let addresses: Vec<String> = settings
+    let addresses: Vec<String> = settings(scheme, name, rest)?
         .servers
         .iter()
         .filter_map(|server| match server {
@@ -203,35 +193,9 @@ pub fn resolve(uri: &str) -> Result<String, StoreError> {
     Ok(format!("{uri}{joint}addr={}", addresses.join(",")))
 }
 
-/// `uri` without its password, for people's eyes.
-pub fn redact(uri: &str) -> String {
-    let Some((front, rest)) = uri.split_once("//") else {
-        return uri.to_owned();
-    };
-    let authority = &rest[..rest.find(['/', '?']).unwrap_or(rest.len())];
-    match authority.rsplit_once('@') {
-        Some((credentials, _)) => {
-            let user = credentials.split(':').next().unwrap_or_default();
-            format!("{front}//{user}:***{}", &rest[credentials.len()..])
-        }
-        None => uri.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn passwords_are_not_shown() {
-        assert_eq!(
-            redact("valkey://me:secret@h:1/p?x=1"),
-            "valkey://me:***@h:1/p?x=1"
-        );
-        assert_eq!(redact("valkey://:se@cret@h"), "valkey://:***@h");
-        assert_eq!(redact("valkey://h"), "valkey://h");
-        assert_eq!(redact("ram:"), "ram:");
-    }
 
     #[test]
     fn what_a_run_would_refuse_is_refused_before_a_server_is_asked() {

@@ -1,7 +1,9 @@
 //! The options that every remote store has.
 
 use super::address::{Place, Server, resolve};
+use super::socket::Spin;
 use crate::StoreError;
+use crate::scheme::Scheme;
 use crate::uri::{Parts, config, parse_duration};
 use std::path::Path;
 use std::time::Duration;
@@ -48,12 +50,9 @@ pub(crate) struct Settings {
     pub(crate) patience: Duration,
     /// How long an owner counts as alive after its last sign of life, for those who cannot look.
     pub(crate) lease: Duration,
-    /// How long to look for an answer before sleeping: waking up costs more than a server nearby
-    /// takes.
-    pub(crate) spin: Duration,
-    /// The processor of this machine that the server keeps to. Who runs there too waits for an
-    /// answer by sleeping, at once.
-    pub(crate) server_cpu: Option<u32>,
+    /// Before sleeping, an answer is looked for: waking up costs more than a server nearby takes.
+    /// On the processor of this machine that the server keeps to, who asks sleeps at once.
+    pub(crate) spin: Spin,
     /// Whether what dead runs left is removed when the store is first opened.
     pub(crate) gc: bool,
     /// Parts of the URI for stores with options of their own.
@@ -64,77 +63,29 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// From `place`, the URI without scheme and options. `unix` if it names a socket, else `port`
-    /// is the default.
+    /// From the URI `scheme:parts`; `port` is the default.
     pub(crate) fn new(
-        scheme: &str,
+        scheme: Scheme,
+        name: &str,
         parts: &Parts<'_>,
         port: u16,
-        unix: bool,
     ) -> Result<Settings, StoreError> {
-        let place = Place::parse(scheme, parts.place)?;
-        let (servers, mut prefix) = if unix {
-            if !place.hosts.is_empty() || place.path.is_empty() {
-                return Err(config(format!(
-                    "`{scheme}:{}` names no socket: write {scheme}:///PATH, with three slashes",
-                    parts.place
-                )));
-            }
-            (
-                vec![Server::Unix(format!("/{}", place.path))],
-                String::new(),
-            )
-        } else {
-            if place.hosts.is_empty() {
-                return Err(config(format!(
-                    "`{scheme}:{}` names no server: write {scheme}://HOST or {scheme}://HOST:PORT",
-                    parts.place
-                )));
-            }
-            (
-                resolve(&place.hosts, port, parts.option("addr"))?,
-                place.path,
-            )
-        };
-        if let Some(said) = parts.option("prefix") {
-            prefix = said.to_owned();
-        }
-        if prefix.is_empty() {
-            prefix = PREFIX.to_owned();
-        }
-        if prefix.len() > PREFIX_BYTES_MAX || prefix.contains(|c: char| !c.is_ascii_graphic()) {
+        let place = Place::parse(name, parts.place)?;
+        let (servers, path) = if scheme.unix {
+            (vec![socket_file(name, &place, parts)?], String::new())
+        } else if place.hosts.is_empty() {
             return Err(config(format!(
-                "prefix `{prefix}`: expected at most {PREFIX_BYTES_MAX} letters, digits and signs"
+                "`{name}:{}` names no server: write {name}://HOST or {name}://HOST:PORT",
+                parts.place
             )));
-        }
-        let password = match parts.option("password-file") {
-            None => place.password,
-            Some(path) => Some(
-                std::fs::read_to_string(path)
-                    .map_err(|error| {
-                        config(format!("option `password-file`: {path} cannot be read"))
-                            .with_cause(error)
-                    })?
-                    .trim_end_matches(['\n', '\r'])
-                    .to_owned(),
-            ),
+        } else {
+            let servers = resolve(&place.hosts, port, parts.option("addr"))?;
+            (servers, place.path)
         };
         // What goes through a socket file stays on this machine; of a port nobody knows where it
         // leads.
-        let leaves = !unix;
+        let leaves = !scheme.unix;
         let said = |name| parts.option(name).map(|_| parts.flag(name)).transpose();
-        let duration = |name, default: Duration, least: Duration| match parts.option(name) {
-            None => Ok(default),
-            Some(text) => parse_duration(text)
-                .filter(|found| *found >= least)
-                .ok_or_else(|| {
-                    config(format!(
-                        "option `{name}`: `{text}` is not a time of {} ms or more; write 500ms, \
-                         5s, 10m or 24h",
-                        least.as_millis()
-                    ))
-                }),
-        };
         let compress = match parts.option("compress") {
             Some("lz4") => Some(true),
             Some("none") => Some(false),
@@ -144,24 +95,19 @@ impl Settings {
         Ok(Settings {
             servers,
             user: place.user,
-            password,
-            prefix,
+            password: password(parts)?.or(place.password),
+            prefix: prefix(parts, path)?,
             compress: compress.unwrap_or(leaves),
             encrypt: said("encrypt")?.unwrap_or(leaves),
-            timeout: duration("timeout", TIMEOUT, Duration::from_millis(1))?,
-            patience: duration("patience", PATIENCE, Duration::ZERO)?,
-            lease: duration("lease", LEASE, Duration::from_secs(1))?,
-            spin: duration("spin", SPIN, Duration::ZERO)?,
-            server_cpu: parts.option("server-cpu").map(processor).transpose()?,
-            gc: said("gc")?.unwrap_or(true),
-            replicas: match parts.option("replicas") {
-                None => 0,
-                Some(text) => text.parse().map_err(|_| {
-                    config(format!(
-                        "option `replicas`: `{text}` is not a number of replicas"
-                    ))
-                })?,
+            timeout: duration(parts, "timeout", TIMEOUT, Duration::from_millis(1))?,
+            patience: duration(parts, "patience", PATIENCE, Duration::ZERO)?,
+            lease: duration(parts, "lease", LEASE, Duration::from_secs(1))?,
+            spin: Spin {
+                time: duration(parts, "spin", SPIN, Duration::ZERO)?,
+                server_cpu: parts.option("server-cpu").map(processor).transpose()?,
             },
+            gc: said("gc")?.unwrap_or(true),
+            replicas: replicas(parts)?,
             ca: text("ca"),
             cert: text("cert"),
             key: text("key"),
@@ -172,6 +118,70 @@ impl Settings {
     pub(crate) fn base(&self, owner: &str) -> String {
         format!("{}:{owner}:", self.prefix)
     }
+}
+
+fn socket_file(name: &str, place: &Place, parts: &Parts<'_>) -> Result<Server, StoreError> {
+    if !place.hosts.is_empty() || place.path.is_empty() {
+        return Err(config(format!(
+            "`{name}:{}` names no socket: write {name}:///PATH, with three slashes",
+            parts.place
+        )));
+    }
+    Ok(Server::Unix(format!("/{}", place.path)))
+}
+
+fn prefix(parts: &Parts<'_>, path: String) -> Result<String, StoreError> {
+    let mut prefix = parts.option("prefix").map_or(path, str::to_owned);
+    if prefix.is_empty() {
+        prefix = PREFIX.to_owned();
+    }
+    if prefix.len() > PREFIX_BYTES_MAX || prefix.contains(|c: char| !c.is_ascii_graphic()) {
+        return Err(config(format!(
+            "prefix `{prefix}`: expected at most {PREFIX_BYTES_MAX} letters, digits and signs"
+        )));
+    }
+    Ok(prefix)
+}
+
+fn password(parts: &Parts<'_>) -> Result<Option<String>, StoreError> {
+    let Some(path) = parts.option("password-file") else {
+        return Ok(None);
+    };
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        config(format!("option `password-file`: {path} cannot be read")).with_cause(error)
+    })?;
+    Ok(Some(text.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+fn duration(
+    parts: &Parts<'_>,
+    name: &str,
+    default: Duration,
+    least: Duration,
+) -> Result<Duration, StoreError> {
+    let Some(text) = parts.option(name) else {
+        return Ok(default);
+    };
+    parse_duration(text)
+        .filter(|found| *found >= least)
+        .ok_or_else(|| {
+            config(format!(
+                "option `{name}`: `{text}` is not a time of {} ms or more; write 500ms, 5s, 10m \
+                 or 24h",
+                least.as_millis()
+            ))
+        })
+}
+
+fn replicas(parts: &Parts<'_>) -> Result<u32, StoreError> {
+    let Some(text) = parts.option("replicas") else {
+        return Ok(0);
+    };
+    text.parse().map_err(|_| {
+        config(format!(
+            "option `replicas`: `{text}` is not a number of replicas"
+        ))
+    })
 }
 
 /// The processor that `text` names.

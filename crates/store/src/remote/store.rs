@@ -7,20 +7,21 @@
 //! - **Deleted slots** are not removed on the server at once: most are soon taken again and
 //!   overwritten. They are *stale*. When many are, those still unused are removed, with no put
 //!   under way: otherwise the removal could overtake the put of a slot taken again.
-//! - **Cursed slots** are those of a request that was given up: a server that was stopped, or a
-//!   network that was cut, may carry it out at any later time, over whatever the slot then holds.
+//! - **Quarantined slots** are those of a request that was given up: a server that was stopped, or
+//!   a network that was cut, may carry it out at any later time, over whatever the slot then holds.
 //!   They are never used again in this object's life.
 //! - **The record** names a bound that is above every slot ever put. It is written before the first
 //!   put and before the bound is passed, so whoever clears up finds every key.
 
-use super::engine::{BLOB_MAX, Blob, Engine, FETCH_MAX};
-use super::envelope::{Envelope, Scratch, sealed_len};
+use super::engine::{BLOB_MAX, Blob, Engine, FETCH_MAX, remove_all};
+use super::envelope::{Envelope, sealed_len};
 use super::owner::Owner;
 use super::settings::Settings;
 use crate::device::Device;
+use crate::lz4::Packer;
 use crate::meter::{Meter, Tally};
 use crate::slots::{Kind, SlotTable, unused};
-use crate::sync::lock;
+use crate::sync::{Pool, lock};
 use crate::{Capabilities, ErrorKind, Page, Slot, StoreError, Usage};
 use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
@@ -34,12 +35,12 @@ const PUT_PAGES: usize = 64;
 const STALE_MIN: usize = 512;
 /// The first bound on slots in the record; each further one is twice as high.
 const BOUND_FIRST: u32 = 4096;
-/// Batches kept for reuse; more threads than this at once allocate their own.
-const BATCHES_KEPT: usize = 4;
+/// Batches kept for reuse.
+const BATCHES_MAX: usize = 4;
 
 /// What a put needs.
 struct Batch {
-    scratch: Box<Scratch>,
+    packer: Box<Packer>,
     bytes: Vec<u8>,
     blobs: Vec<Blob>,
     forms: Vec<(Kind, u64)>,
@@ -48,7 +49,7 @@ struct Batch {
 impl Batch {
     fn new() -> Batch {
         Batch {
-            scratch: Scratch::new(),
+            packer: Packer::new(),
             bytes: Vec::with_capacity(PUT_PAGES * BLOB_MAX),
             blobs: Vec::with_capacity(PUT_PAGES),
             forms: Vec::with_capacity(PUT_PAGES),
@@ -77,13 +78,13 @@ pub(crate) struct RemoteStore {
     max_bytes: u64,
     server_cpu: Option<u32>,
     stale: Mutex<Vec<Slot>>,
-    /// Cursed slots that are still among the free ones, sorted.
-    cursed: Mutex<Vec<Slot>>,
-    any_cursed: AtomicBool,
+    /// Quarantined slots that are still among the free ones, sorted.
+    quarantined: Mutex<Vec<Slot>>,
+    any_quarantined: AtomicBool,
     /// Held for reading by puts, and for writing while stale keys are removed.
     puts: RwLock<()>,
     written: Mutex<Written>,
-    batches: Mutex<Vec<Batch>>,
+    batches: Pool<Batch>,
     inherited: AtomicBool,
 }
 
@@ -106,13 +107,13 @@ impl RemoteStore {
             meter: Meter::default(),
             held: AtomicU64::new(0),
             max_bytes: max_bytes.unwrap_or(u64::MAX),
-            server_cpu: settings.server_cpu,
+            server_cpu: settings.spin.server_cpu,
             stale: Mutex::new(Vec::new()),
-            cursed: Mutex::new(Vec::new()),
-            any_cursed: AtomicBool::new(false),
+            quarantined: Mutex::new(Vec::new()),
+            any_quarantined: AtomicBool::new(false),
             puts: RwLock::new(()),
             written: Mutex::new(Written { bound: 0, at: None }),
-            batches: Mutex::new(Vec::with_capacity(BATCHES_KEPT)),
+            batches: Pool::new(BATCHES_MAX),
             inherited: AtomicBool::new(false),
         })
     }
@@ -121,17 +122,17 @@ impl RemoteStore {
         self.slots.bytes_with_layers() + self.held.load(Relaxed)
     }
 
-    /// Takes a slot for each place of `slots`, none of them cursed.
+    /// Takes a slot for each place of `slots`, none of them quarantined.
     fn take(&self, slots: &mut [Slot]) -> Result<(), StoreError> {
         let room = self.max_bytes.saturating_sub(self.bytes_with_layers());
         self.slots.take(slots, room)?;
-        if !self.any_cursed.load(Acquire) {
+        if !self.any_quarantined.load(Acquire) {
             return Ok(());
         }
-        let mut cursed = lock(&self.cursed);
+        let mut quarantined = lock(&self.quarantined);
         for index in 0..slots.len() {
-            while let Ok(place) = cursed.binary_search(&slots[index]) {
-                cursed.remove(place);
+            while let Ok(place) = quarantined.binary_search(&slots[index]) {
+                quarantined.remove(place);
                 if let Err(error) = self.slots.take(&mut slots[index..=index], room) {
                     self.slots.give_back(&slots[..index]);
                     self.slots.give_back(&slots[index + 1..]);
@@ -139,7 +140,7 @@ impl RemoteStore {
                 }
             }
         }
-        self.any_cursed.store(!cursed.is_empty(), Release);
+        self.any_quarantined.store(!quarantined.is_empty(), Release);
         Ok(())
     }
 
@@ -168,7 +169,7 @@ impl RemoteStore {
                 let start = batch.bytes.len();
                 let form = self
                     .envelope
-                    .seal(page, *slot, &mut batch.scratch, &mut batch.bytes)?;
+                    .seal(page, *slot, &mut batch.packer, &mut batch.bytes)?;
                 let len = batch.bytes.len() - start;
                 tally.stored_bytes += len as u64;
                 batch.forms.push(form);
@@ -257,15 +258,13 @@ impl RemoteStore {
         stale.sort_unstable();
         stale.dedup();
         stale.retain(|slot| self.slots.load(*slot).is_none());
-        let removed = self
-            .engine
-            .remove(&self.base, &mut stale.iter().map(|slot| slot.0));
+        let removed = remove_all(&*self.engine, &self.base, stale.iter().map(|slot| slot.0));
         if removed.is_err() {
-            let mut cursed = lock(&self.cursed);
-            cursed.append(&mut stale);
-            cursed.sort_unstable();
-            cursed.dedup();
-            self.any_cursed.store(true, Release);
+            let mut quarantined = lock(&self.quarantined);
+            quarantined.append(&mut stale);
+            quarantined.sort_unstable();
+            quarantined.dedup();
+            self.any_quarantined.store(true, Release);
         }
         stale.clear();
     }
@@ -309,14 +308,10 @@ impl Device for RemoteStore {
     fn put(&self, pages: &[&Page], slots: &mut [Slot]) -> Result<(), StoreError> {
         let putting = self.puts.read().unwrap_or_else(PoisonError::into_inner);
         self.take(slots)?;
-        let mut batch = lock(&self.batches).pop().unwrap_or_else(Batch::new);
+        let mut batch = self.batches.take().unwrap_or_else(Batch::new);
         let mut sent = false;
         let done = self.put_taken(pages, slots, &mut batch, &mut sent);
-        let mut batches = lock(&self.batches);
-        if batches.len() < BATCHES_KEPT {
-            batches.push(batch);
-        }
-        drop(batches);
+        self.batches.give_back(batch);
         drop(putting);
         match &done {
             Err(error) if error.kind == ErrorKind::Full => {
@@ -325,7 +320,7 @@ impl Device for RemoteStore {
                 self.note_stale(slots.iter().copied());
                 self.remove_stale();
             }
-            // Given up after it was sent: these slots are cursed, and simply never given back.
+            // Given up after it was sent: these slots are quarantined: they are never given back.
             Err(_) if sent => {}
             Err(_) => self.slots.give_back(slots),
             Ok(()) => {}
@@ -370,7 +365,7 @@ impl Device for RemoteStore {
 
     fn inherit(&self, fds: &[i32]) {
         self.inherited.store(true, Release);
-        self.engine.let_go();
+        self.engine.disconnect();
         self.owner.inherit(fds);
     }
 }
@@ -382,7 +377,7 @@ impl Drop for RemoteStore {
         }
         let bound = lock(&self.written).bound;
         let nothing_left = bound == 0
-            || (self.engine.remove(&self.base, &mut (0..bound)).is_ok()
+            || (remove_all(&*self.engine, &self.base, 0..bound).is_ok()
                 && self
                     .engine
                     .remove_record(&self.prefix, &self.owner.name)

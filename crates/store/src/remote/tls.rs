@@ -1,6 +1,6 @@
-//! TLS over a [`Stream`], by rustls.
+//! TLS over a [`Socket`], by rustls.
 
-use super::stream::Stream;
+use super::socket::{Socket, closed};
 use crate::uri::config;
 use crate::{ErrorKind, StoreError};
 use rustls::pki_types::pem::PemObject;
@@ -65,7 +65,7 @@ impl Tls {
     }
 
     /// Shakes hands with the server called `host`.
-    pub(crate) fn session(&self, host: &str, stream: &mut Stream) -> Result<Session, StoreError> {
+    pub(crate) fn session(&self, host: &str, socket: &mut Socket) -> Result<Session, StoreError> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|error| config(format!("`{host}` is no name for TLS")).with_cause(error))?;
         let connection = ClientConnection::new(Arc::clone(&self.config), name)
@@ -74,9 +74,9 @@ impl Tls {
             connection: Box::new(connection),
         };
         while session.connection.is_handshaking() {
-            session.flush(stream)?;
+            session.flush(socket)?;
             if session.connection.is_handshaking() {
-                session.pull(stream).map_err(|mut error| {
+                session.pull(socket).map_err(|mut error| {
                     error.context = format!(
                         "shake hands (TLS) with {host} (does this port speak TLS? one that does \
                          not is named without the s: \
@@ -87,7 +87,7 @@ impl Tls {
                 })?;
             }
         }
-        session.flush(stream)?;
+        session.flush(socket)?;
         Ok(session)
     }
 }
@@ -111,41 +111,40 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    pub(super) fn send(&mut self, mut bytes: &[u8], stream: &mut Stream) -> Result<(), StoreError> {
+    pub(crate) fn send_all(
+        &mut self,
+        mut bytes: &[u8],
+        socket: &mut Socket,
+    ) -> Result<(), StoreError> {
         while !bytes.is_empty() {
             // Takes as much as its buffer bound allows; what it took is on its way before it is
             // given more.
             let taken = self.connection.writer().write(bytes).map_err(failed)?;
             bytes = &bytes[taken..];
-            self.flush(stream)?;
+            self.flush(socket)?;
         }
         Ok(())
     }
 
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         bytes: &mut [u8],
-        stream: &mut Stream,
+        socket: &mut Socket,
     ) -> Result<usize, StoreError> {
         loop {
             match self.connection.reader().read(bytes) {
-                Ok(0) => {
-                    return Err(StoreError::new(
-                        ErrorKind::Temporary,
-                        "read an answer: the server closed the connection",
-                    ));
-                }
+                Ok(0) => return Err(closed()),
                 Ok(count) => return Ok(count),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.pull(stream)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.pull(socket)?,
                 Err(error) => return Err(failed(error)),
             }
         }
     }
 
-    fn pull(&mut self, stream: &mut Stream) -> Result<(), StoreError> {
+    fn pull(&mut self, socket: &mut Socket) -> Result<(), StoreError> {
         let mut failure = None;
         let pulled = self.connection.read_tls(&mut Plain {
-            stream,
+            socket,
             failure: &mut failure,
         });
         if let Some(error) = failure {
@@ -156,7 +155,7 @@ impl Session {
         if let Err(error) = processed {
             // The alert that says why is worth sending; that this fails as well is not worth
             // saying.
-            let _ = self.flush(stream);
+            let _ = self.flush(socket);
             return Err(StoreError::new(
                 ErrorKind::Config,
                 "TLS (is the server's certificate signed by one that `ca=FILE` names, or the \
@@ -167,11 +166,11 @@ impl Session {
         Ok(())
     }
 
-    fn flush(&mut self, stream: &mut Stream) -> Result<(), StoreError> {
+    fn flush(&mut self, socket: &mut Socket) -> Result<(), StoreError> {
         while self.connection.wants_write() {
             let mut failure = None;
             let written = self.connection.write_tls(&mut Plain {
-                stream,
+                socket,
                 failure: &mut failure,
             });
             if let Some(error) = failure {
@@ -190,13 +189,13 @@ fn failed(error: io::Error) -> StoreError {
 
 /// The socket below, for rustls, which knows only `io::Error`: the error itself goes past it.
 struct Plain<'a> {
-    stream: &'a mut Stream,
+    socket: &'a mut Socket,
     failure: &'a mut Option<StoreError>,
 }
 
 impl Read for Plain<'_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        self.stream.receive_plain(bytes).map_err(|error| {
+        self.socket.receive(bytes).map_err(|error| {
             *self.failure = Some(error);
             io::ErrorKind::Other.into()
         })
@@ -205,7 +204,7 @@ impl Read for Plain<'_> {
 
 impl Write for Plain<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.send_plain(bytes).map_err(|error| {
+        self.socket.send_all(bytes).map_err(|error| {
             *self.failure = Some(error);
             io::Error::from(io::ErrorKind::Other)
         })?;

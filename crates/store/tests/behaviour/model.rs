@@ -26,85 +26,95 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// Deleted slots and the freezes that were active then: none may be handed out again while one of
-/// these is.
-type Kept = HashMap<Slot, Vec<Freeze>>;
+/// What the store is to hold.
+#[derive(Default)]
+struct Model {
+    held: HashMap<Slot, u64>,
+    /// Every slot ever handed out.
+    order: Vec<Slot>,
+    freezes: Vec<Freeze>,
+    /// The freezes that each slot in use has seen.
+    seen: HashMap<Slot, Vec<Freeze>>,
+    /// Deleted slots and the freezes that were active then: none may be handed out again while one
+    /// of these is.
+    kept: HashMap<Slot, Vec<Freeze>>,
+}
+
+impl Model {
+    fn put(&mut self, store: &dyn Store, seeds: Vec<u64>) {
+        let pages: Vec<Page> = seeds.iter().map(|seed| page(*seed)).collect();
+        let mut slots = vec![Slot(0); pages.len()];
+        let pages: Vec<&Page> = pages.iter().collect();
+        store.put(&pages, &mut slots).unwrap();
+        for (slot, seed) in slots.into_iter().zip(seeds) {
+            let twice = self.held.insert(slot, seed).is_some();
+            assert!(!twice, "slot {} handed out twice", slot.0);
+            let frozen = self.kept.contains_key(&slot);
+            assert!(!frozen, "slot {} handed out though frozen", slot.0);
+            self.order.push(slot);
+            self.seen.insert(slot, Vec::new());
+        }
+    }
+
+    fn get(&self, store: &dyn Store, slot: Slot) {
+        match self.held.get(&slot) {
+            Some(seed) => assert_holds(store, slot, &page(*seed)),
+            None => {
+                let error = store.get(slot, &mut Page::ZERO.clone()).unwrap_err();
+                assert_eq!(error.kind, ErrorKind::Corrupt);
+            }
+        }
+    }
+
+    fn delete(&mut self, slot: Slot) {
+        if self.held.remove(&slot).is_some() {
+            let mut needed = self.seen[&slot].clone();
+            needed.retain(|freeze| self.freezes.contains(freeze));
+            if !needed.is_empty() {
+                self.kept.insert(slot, needed);
+            }
+        }
+    }
+
+    fn freeze(&mut self, freeze: Freeze) {
+        self.freezes.push(freeze);
+        for slot in self.held.keys() {
+            self.seen.get_mut(slot).unwrap().push(freeze);
+        }
+    }
+
+    fn thaw(&mut self, freeze: Freeze) {
+        for needed in self.kept.values_mut() {
+            needed.retain(|other| *other != freeze);
+        }
+        self.kept.retain(|_, needed| !needed.is_empty());
+    }
+}
 
 pub fn check(store: &dyn Store, steps: Vec<Step>) {
-    let mut held: HashMap<Slot, u64> = HashMap::new();
-    let mut order: Vec<Slot> = Vec::new();
-    let mut freezes: Vec<Freeze> = Vec::new();
-    let mut seen: HashMap<Slot, Vec<Freeze>> = HashMap::new();
-    let mut kept: Kept = HashMap::new();
+    let mut model = Model::default();
     for step in steps {
+        let some = |index: &prop::sample::Index| model.order[index.index(model.order.len())];
         match step {
-            Step::Put(seeds) => {
-                let pages: Vec<Page> = seeds.iter().map(|seed| page(*seed)).collect();
-                let mut slots = vec![Slot(0); pages.len()];
-                store
-                    .put(&pages.iter().collect::<Vec<_>>(), &mut slots)
-                    .unwrap();
-                for (slot, seed) in slots.into_iter().zip(seeds) {
-                    assert!(
-                        held.insert(slot, seed).is_none(),
-                        "slot {} handed out twice",
-                        slot.0
-                    );
-                    assert!(
-                        !kept.contains_key(&slot),
-                        "slot {} handed out though frozen",
-                        slot.0
-                    );
-                    order.push(slot);
-                    seen.insert(slot, Vec::new());
-                }
-            }
-            Step::Get(index) if !order.is_empty() => {
-                let slot = order[index.index(order.len())];
-                match held.get(&slot) {
-                    Some(seed) => assert_holds(store, slot, &page(*seed)),
-                    None => {
-                        let error = store.get(slot, &mut Page::ZERO.clone()).unwrap_err();
-                        assert_eq!(error.kind, ErrorKind::Corrupt);
-                    }
-                }
-            }
-            Step::Delete(indexes) if !order.is_empty() => {
-                let slots: Vec<Slot> = indexes
-                    .iter()
-                    .map(|index| order[index.index(order.len())])
-                    .collect();
+            Step::Put(seeds) => model.put(store, seeds),
+            Step::Get(index) if !model.order.is_empty() => model.get(store, some(&index)),
+            Step::Delete(indexes) if !model.order.is_empty() => {
+                let slots: Vec<Slot> = indexes.iter().map(some).collect();
                 store.delete(&slots);
-                for slot in slots {
-                    if held.remove(&slot).is_some() {
-                        let needed: Vec<Freeze> = seen[&slot]
-                            .iter()
-                            .copied()
-                            .filter(|freeze| freezes.contains(freeze))
-                            .collect();
-                        if !needed.is_empty() {
-                            kept.insert(slot, needed);
-                        }
-                    }
-                }
+                slots.into_iter().for_each(|slot| model.delete(slot));
             }
-            Step::Freeze => {
-                let freeze = store.freeze();
-                freezes.push(freeze);
-                held.keys()
-                    .for_each(|slot| seen.get_mut(slot).unwrap().push(freeze));
-            }
-            Step::Thaw(index) if !freezes.is_empty() => {
-                let freeze = freezes.swap_remove(index.index(freezes.len()));
+            Step::Freeze => model.freeze(store.freeze()),
+            Step::Thaw(index) if !model.freezes.is_empty() => {
+                let index = index.index(model.freezes.len());
+                let freeze = model.freezes.swap_remove(index);
                 store.thaw(freeze);
-                kept.values_mut()
-                    .for_each(|needed| needed.retain(|other| *other != freeze));
-                kept.retain(|_, needed| !needed.is_empty());
+                model.thaw(freeze);
             }
             _ => {}
         }
-        assert_eq!(store.usage().pages, held.len() as u64);
+        assert_eq!(store.usage().pages, model.held.len() as u64);
     }
-    held.iter()
-        .for_each(|(slot, seed)| assert_holds(store, *slot, &page(*seed)));
+    for (slot, seed) in &model.held {
+        assert_holds(store, *slot, &page(*seed));
+    }
 }

@@ -5,7 +5,7 @@ use pagetide::track::snapshot::image::{Image, ImageRegion};
 use serde::Serialize;
 
 use super::pages::PageReader;
-use super::{failure, print, print_json, progress};
+use super::shared::{failure, print, print_json, progress};
 use crate::exit::{Exit, Failure};
 
 #[derive(Serialize)]

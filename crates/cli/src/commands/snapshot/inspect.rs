@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use pagetide::track::snapshot::format::ZEROS;
 use serde::Serialize;
 
-use super::{failure, open, print, print_json, tell};
+use super::shared::{failure, open, print, print_json, tell};
 use crate::exit::{Exit, Failure};
 use crate::size::{Bytes, PAGE_BYTES};
 

@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use indicatif::ProgressBar;
 use pagetide::track::snapshot::format::{BLOCK_PAGES_MAX, RegionEntry, SnapshotId, ZEROS};
 use pagetide::track::snapshot::image::{self, Image};
 use pagetide::track::snapshot::reader::SnapshotFile;
@@ -10,7 +11,7 @@ use pagetide::track::snapshot::sink::FileSink;
 use pagetide::track::snapshot::writer::{Parent, Writer};
 
 use super::pages::PageReader;
-use super::{failure, open, print, progress};
+use super::shared::{failure, open, print, progress};
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
 
@@ -171,35 +172,7 @@ pub fn merge(files: &[PathBuf], output: &Path) -> Result<u8, Failure> {
         image.runs().iter().map(|run| u64::from(run.pages)).sum(),
         "merging",
     );
-    let mut reader = PageReader::new(&image);
-    for (number, region) in image.regions().iter().enumerate() {
-        let (mut pages, mut bytes) = (Vec::new(), Vec::new());
-        let runs = image
-            .runs()
-            .iter()
-            .filter(|run| run.first >= region.first && run.first < region.first + region.pages);
-        for run in runs {
-            if run.block == ZEROS {
-                writer.put_zeros(
-                    number as u32,
-                    run.first - region.first,
-                    u64::from(run.pages),
-                );
-                continue;
-            }
-            for index in run.first..run.first + u64::from(run.pages) {
-                pages.push(index - region.first);
-                bytes.extend_from_slice(reader.read(index)?);
-                if pages.len() == BLOCK_PAGES_MAX {
-                    writer.put(number as u32, &pages, &bytes).map_err(io)?;
-                    pages.clear();
-                    bytes.clear();
-                }
-                bar.inc(1);
-            }
-        }
-        writer.put(number as u32, &pages, &bytes).map_err(io)?;
-    }
+    put_pages(&image, &mut writer, &bar, &io)?;
     // It may have come meanwhile.
     must_be_free(output)?;
     let written = writer.finish().map_err(io)?;
@@ -211,4 +184,37 @@ pub fn merge(files: &[PathBuf], output: &Path) -> Result<u8, Failure> {
         Bytes(written.file_bytes)
     ))?;
     Ok(Exit::Ok.code())
+}
+
+/// Every page of `image`, region by region.
+fn put_pages(
+    image: &Image,
+    writer: &mut Writer,
+    bar: &ProgressBar,
+    io: &dyn Fn(std::io::Error) -> Failure,
+) -> Result<(), Failure> {
+    let mut reader = PageReader::new(image);
+    for (number, region) in (0..).zip(image.regions()) {
+        let (mut pages, mut bytes) = (Vec::new(), Vec::new());
+        let within = region.first..region.first + region.pages;
+        let runs = image.runs().iter();
+        for run in runs.filter(|run| within.contains(&run.first)) {
+            if run.block == ZEROS {
+                writer.put_zeros(number, run.first - region.first, u64::from(run.pages));
+                continue;
+            }
+            for index in run.first..run.first + u64::from(run.pages) {
+                pages.push(index - region.first);
+                bytes.extend_from_slice(reader.read(index)?);
+                if pages.len() == BLOCK_PAGES_MAX {
+                    writer.put(number, &pages, &bytes).map_err(io)?;
+                    pages.clear();
+                    bytes.clear();
+                }
+                bar.inc(1);
+            }
+        }
+        writer.put(number, &pages, &bytes).map_err(io)?;
+    }
+    Ok(())
 }

@@ -2,7 +2,7 @@
 use pagetide::track::snapshot::image::Image;
 use pagetide::track::snapshot::reader::BlockBuffer;
 
-use super::failure;
+use super::shared::failure;
 use crate::exit::Failure;
 use crate::size::PAGE_BYTES;
 

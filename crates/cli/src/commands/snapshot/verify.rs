@@ -6,7 +6,7 @@ use pagetide::track::snapshot::format::SnapshotId;
 use pagetide::track::snapshot::image;
 use pagetide::track::snapshot::reader::{BlockBuffer, FileError, SnapshotFile};
 
-use super::{failure, lack, open, print, progress, tell};
+use super::shared::{failure, lack, open, print, progress, tell};
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
 

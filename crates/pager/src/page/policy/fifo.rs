@@ -1,5 +1,5 @@
 //! First in, first out: remembers nothing.
-use super::{Policy, Queue, Verdict};
+use super::contract::{Policy, Queue, Verdict};
 use crate::page::word::Word;
 
 /// See the module's text.

@@ -19,7 +19,7 @@
 //! taken for a ghost.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use super::{Policy, Queue, Verdict};
+use super::contract::{Policy, Queue, Verdict};
 use crate::page::word::Word;
 
 /// Epochs in a budget's worth of evictions: for so long a page is a ghost.

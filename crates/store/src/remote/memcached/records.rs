@@ -2,7 +2,9 @@
 //! compare-and-swap; each record is an item, and so is each lease, which expires by itself. They
 //! lie on the first server.
 
-use super::{Memcached, said, value_len};
+use super::client::Memcached;
+use super::protocol::{read_deleted, read_versioned, refusal};
+use crate::remote::engine::Records;
 use crate::remote::link::Link;
 use crate::remote::owner::{Record, unreadable};
 use crate::{ErrorKind, StoreError};
@@ -39,25 +41,16 @@ fn set(link: &mut Link, key: &str, seconds: u64, value: &str) -> Result<(), Stor
     };
     match ask(link, &format!("set {key} 0 {seconds} {len}\r\n{value}\r\n"))?.as_str() {
         "STORED" => Ok(()),
-        line => Err(said(line.as_bytes())),
+        line => Err(refusal(line.as_bytes())),
     }
 }
 
 /// The value of `key` and its version.
 fn get(link: &mut Link, key: &str) -> Result<Option<(String, u64)>, StoreError> {
-    let line = ask(link, &format!("gets {key}\r\n"))?;
-    if line == "END" {
-        return Ok(None);
-    }
-    let (head, version) = line.rsplit_once(' ').ok_or_else(|| said(line.as_bytes()))?;
-    let len = value_len(head.as_bytes()).ok_or_else(|| said(line.as_bytes()))?;
-    let version = version.parse().map_err(|_| said(line.as_bytes()))?;
-    let value = String::from_utf8_lossy(&link.take(len + 2)?[..len]).into_owned();
-    let end = link.line()?;
-    if end != b"END" {
-        return Err(said(end));
-    }
-    Ok(Some((value, version)))
+    link.output
+        .extend_from_slice(format!("gets {key}\r\n").as_bytes());
+    link.send()?;
+    read_versioned(link, |value| String::from_utf8_lossy(value).into_owned())
 }
 
 /// Changes the list of owners; `change` returns false if it is right as it is.
@@ -85,7 +78,7 @@ fn change_list(
         match ask(link, &request)?.as_str() {
             "STORED" => return Ok(()),
             "EXISTS" | "NOT_STORED" | "NOT_FOUND" => {}
-            line => return Err(said(line.as_bytes())),
+            line => return Err(refusal(line.as_bytes())),
         }
     }
     Err(StoreError::new(
@@ -94,69 +87,68 @@ fn change_list(
     ))
 }
 
-pub(super) fn write(
-    memcached: &Memcached,
-    prefix: &str,
-    record: &Record,
-) -> Result<(), StoreError> {
-    let owner = record.owner.as_str();
-    memcached.nodes[0].with(&memcached.manner, |link| {
-        set(
-            link,
-            &item(prefix, "lease", owner),
-            record.lease_seconds.max(1),
-            "1",
-        )?;
-        set(link, &item(prefix, "record", owner), 0, &record.to_text())?;
-        change_list(link, prefix, |owners| {
-            if owners.iter().any(|other| other == owner) {
-                return Ok(false);
-            }
-            if owners.len() >= OWNERS_MAX {
-                return Err(StoreError::new(
-                    ErrorKind::Full,
-                    format!(
-                        "{OWNERS_MAX} owners use this prefix already: give this run another \
-                        `prefix`"
-                    ),
-                ));
-            }
-            owners.push(owner.to_owned());
-            Ok(true)
+/// Lists `owner` if it is not listed yet.
+fn list_owner(link: &mut Link, prefix: &str, owner: &str) -> Result<(), StoreError> {
+    change_list(link, prefix, |owners| {
+        if owners.iter().any(|other| other == owner) {
+            return Ok(false);
+        }
+        if owners.len() >= OWNERS_MAX {
+            return Err(StoreError::new(
+                ErrorKind::Full,
+                format!(
+                    "{OWNERS_MAX} owners use this prefix already: give this run another `prefix`"
+                ),
+            ));
+        }
+        owners.push(owner.to_owned());
+        Ok(true)
+    })
+}
+
+impl Records for Memcached {
+    fn write_record(&self, prefix: &str, record: &Record) -> Result<(), StoreError> {
+        let owner = record.owner.as_str();
+        self.nodes[0].with(&self.options, |link| {
+            let lease = record.lease_seconds.max(1);
+            set(link, &item(prefix, "lease", owner), lease, "1")?;
+            set(link, &item(prefix, "record", owner), 0, &record.to_text())?;
+            list_owner(link, prefix, owner)
         })
-    })
-}
+    }
 
-pub(super) fn all(memcached: &Memcached, prefix: &str) -> Result<Vec<(Record, bool)>, StoreError> {
-    memcached.nodes[0].with(&memcached.manner, |link| {
-        let listed = get(link, &list(prefix))?
-            .map(|(text, _)| text)
-            .unwrap_or_default();
-        let mut records = vec![];
-        for owner in listed.split_ascii_whitespace() {
-            if let Some((text, _)) = get(link, &item(prefix, "record", owner))? {
-                let record = Record::from_text(&text).ok_or_else(|| unreadable(&text))?;
-                let lease = get(link, &item(prefix, "lease", owner))?;
-                records.push((record, lease.is_some()));
+    fn records(&self, prefix: &str) -> Result<Vec<(Record, bool)>, StoreError> {
+        self.nodes[0].with(&self.options, |link| {
+            let listed = get(link, &list(prefix))?
+                .map(|(text, _)| text)
+                .unwrap_or_default();
+            let mut records = vec![];
+            for owner in listed.split_ascii_whitespace() {
+                if let Some((text, _)) = get(link, &item(prefix, "record", owner))? {
+                    let record = Record::from_text(&text).ok_or_else(|| unreadable(&text))?;
+                    let lease = get(link, &item(prefix, "lease", owner))?;
+                    records.push((record, lease.is_some()));
+                }
             }
-        }
-        Ok(records)
-    })
-}
+            Ok(records)
+        })
+    }
 
-pub(super) fn remove(memcached: &Memcached, prefix: &str, owner: &str) -> Result<(), StoreError> {
-    memcached.nodes[0].with(&memcached.manner, |link| {
-        change_list(link, prefix, |owners| {
-            let before = owners.len();
-            owners.retain(|other| other != owner);
-            Ok(owners.len() < before)
-        })?;
-        for what in ["record", "lease"] {
-            let line = ask(link, &format!("delete {}\r\n", item(prefix, what, owner)))?;
-            if line != "DELETED" && line != "NOT_FOUND" {
-                return Err(said(line.as_bytes()));
+    fn remove_record(&self, prefix: &str, owner: &str) -> Result<(), StoreError> {
+        self.nodes[0].with(&self.options, |link| {
+            change_list(link, prefix, |owners| {
+                let before = owners.len();
+                owners.retain(|other| other != owner);
+                Ok(owners.len() < before)
+            })?;
+            for what in ["record", "lease"] {
+                let key = item(prefix, what, owner);
+                link.output
+                    .extend_from_slice(format!("delete {key}\r\n").as_bytes());
+                link.send()?;
+                read_deleted(link)?;
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        })
+    }
 }

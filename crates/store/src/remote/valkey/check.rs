@@ -33,7 +33,7 @@ pub(crate) fn greeting(user: Option<String>, password: Option<String>) -> Box<Gr
         match answer? {
             Head::Simple => Ok(()),
             Head::Error(error) => Err(refused(error, user.as_deref())),
-            _ => Err(super::out_of_step()),
+            _ => Err(resp::out_of_step()),
         }
     })
 }

@@ -1,6 +1,7 @@
 //! The protocol (RESP, version 2): requests are arrays of byte strings, answers are one of five
 //! forms.
 
+use crate::remote::engine::push_number;
 use crate::remote::link::Link;
 use crate::{ErrorKind, StoreError};
 
@@ -41,21 +42,9 @@ pub(crate) fn request(out: &mut Vec<u8>, words: &[&[u8]]) {
     words.iter().for_each(|bytes| word(out, bytes));
 }
 
-/// A number and the end of the line, without formatting machinery: this is on the path of every
-/// read.
+/// A number and the end of the line.
 fn number(out: &mut Vec<u8>, value: usize) {
-    let mut digits = [0u8; 20];
-    let mut at = digits.len();
-    let mut rest = value;
-    loop {
-        at -= 1;
-        digits[at] = b'0' + (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    out.extend_from_slice(&digits[at..]);
+    push_number(out, value);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -73,21 +62,21 @@ pub(crate) enum Head {
 /// Reads the head of an answer. Allocates only for errors.
 pub(crate) fn head(link: &mut Link) -> Result<Head, StoreError> {
     let line = link.line()?;
-    let (form, rest) = line.split_first().ok_or_else(|| strange(b""))?;
+    let (form, rest) = line.split_first().ok_or_else(|| unexpected(b""))?;
     let count = |rest: &[u8]| {
         let text = std::str::from_utf8(rest).ok();
         text.and_then(|text| text.parse::<i64>().ok())
-            .ok_or_else(|| strange(line))
+            .ok_or_else(|| unexpected(line))
     };
     Ok(match form {
         b'+' => Head::Simple,
-        b'-' => Head::Error(said(rest)),
+        b'-' => Head::Error(refusal(rest)),
         b':' => Head::Number(count(rest)?),
         b'$' => match count(rest)? {
             -1 => Head::Nothing,
-            len => Head::Bytes(usize::try_from(len).map_err(|_| strange(line))?),
+            len => Head::Bytes(usize::try_from(len).map_err(|_| unexpected(line))?),
         },
-        _ => return Err(strange(line)),
+        _ => return Err(unexpected(line)),
     })
 }
 
@@ -96,7 +85,7 @@ pub(crate) fn body(link: &mut Link, len: usize) -> Result<&mut [u8], StoreError>
     let bytes = link.take(len + 2)?;
     let (body, end) = bytes.split_at_mut(len);
     if end != b"\r\n" {
-        return Err(strange(end));
+        return Err(unexpected(end));
     }
     Ok(body)
 }
@@ -110,16 +99,16 @@ fn answer_at(link: &mut Link, depth: u32) -> Result<Answer, StoreError> {
     // Simple strings and errors are wanted as text here, so the line is looked at before `head`
     // would drop it.
     let line = link.line()?.to_vec();
-    let (form, rest) = line.split_first().ok_or_else(|| strange(b""))?;
+    let (form, rest) = line.split_first().ok_or_else(|| unexpected(b""))?;
     let text = || String::from_utf8_lossy(rest).into_owned();
-    let number = || text().parse::<i64>().map_err(|_| strange(&line));
+    let number = || text().parse::<i64>().map_err(|_| unexpected(&line));
     Ok(match form {
         b'+' => Answer::Simple(text()),
         b'-' => Answer::Error(text()),
         b':' => Answer::Number(number()?),
         b'$' => match usize::try_from(number()?) {
             Err(_) => Answer::Bytes(None),
-            Ok(len) if len > BYTES_MAX => return Err(strange(&line)),
+            Ok(len) if len > BYTES_MAX => return Err(unexpected(&line)),
             Ok(len) => {
                 let mut bytes = Vec::with_capacity(len + 2);
                 while bytes.len() < len + 2 {
@@ -132,13 +121,13 @@ fn answer_at(link: &mut Link, depth: u32) -> Result<Answer, StoreError> {
         },
         b'*' => match usize::try_from(number()?) {
             Err(_) => Answer::List(vec![]),
-            Ok(len) if depth == DEPTH_MAX || len > LIST_MAX => return Err(strange(&line)),
+            Ok(len) if depth == DEPTH_MAX || len > LIST_MAX => return Err(unexpected(&line)),
             Ok(len) => (0..len)
                 .map(|_| answer_at(link, depth + 1))
                 .collect::<Result<_, _>>()
                 .map(Answer::List)?,
         },
-        _ => return Err(strange(&line)),
+        _ => return Err(unexpected(&line)),
     })
 }
 
@@ -155,7 +144,7 @@ impl Answer {
     /// An error answer as an error.
     pub(crate) fn good(self) -> Result<Answer, StoreError> {
         match self {
-            Answer::Error(words) => Err(said(words.as_bytes())),
+            Answer::Error(words) => Err(refusal(words.as_bytes())),
             good => Ok(good),
         }
     }
@@ -163,7 +152,7 @@ impl Answer {
 
 /// The server's error as one of ours, by its first word.
 #[cold]
-pub(crate) fn said(words: &[u8]) -> StoreError {
+pub(crate) fn refusal(words: &[u8]) -> StoreError {
     let words = String::from_utf8_lossy(words);
     let first = words.split(' ').next().unwrap_or_default();
     let kind = match first {
@@ -177,7 +166,7 @@ pub(crate) fn said(words: &[u8]) -> StoreError {
 }
 
 #[cold]
-fn strange(line: &[u8]) -> StoreError {
+fn unexpected(line: &[u8]) -> StoreError {
     let shown: String = String::from_utf8_lossy(line).chars().take(60).collect();
     StoreError::new(
         ErrorKind::Io,
@@ -185,5 +174,14 @@ fn strange(line: &[u8]) -> StoreError {
             "it answers like no Valkey or Redis server: `{}` (memcached is named memcached://HOST)",
             shown.escape_debug()
         ),
+    )
+}
+
+/// The error for an answer that is one, but not to what was asked.
+#[cold]
+pub(crate) fn out_of_step() -> StoreError {
+    StoreError::new(
+        ErrorKind::Io,
+        "an answer of another form than the request's",
     )
 }

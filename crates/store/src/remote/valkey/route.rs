@@ -3,7 +3,7 @@
 use super::resp::{self, Answer, request};
 use crate::remote::address::Server;
 use crate::remote::engine::Key;
-use crate::remote::link::{Link, Manner, Node};
+use crate::remote::link::{Link, Node, Options};
 use crate::{ErrorKind, StoreError};
 use crc::{CRC_16_XMODEM, Crc};
 use std::net::{IpAddr, SocketAddr};
@@ -22,11 +22,11 @@ pub(crate) struct Route {
 
 impl Route {
     /// The first of `servers` that can be reached and is no replica.
-    pub(crate) fn of_master(servers: &[Server], manner: &Manner) -> Result<Route, StoreError> {
+    pub(crate) fn of_master(servers: &[Server], options: &Options) -> Result<Route, StoreError> {
         let mut first_error = None;
         for server in servers {
             let node = Node::new(server.clone());
-            let role = node.with(manner, |link| {
+            let role = node.with(options, |link| {
                 request(&mut link.output, &[b"INFO", b"replication"]);
                 link.send()?;
                 Ok(resp::answer(link)?.good()?.text().unwrap_or_default())
@@ -49,13 +49,13 @@ impl Route {
     /// those of `before` are asked as well.
     pub(crate) fn of_cluster(
         servers: &[Server],
-        manner: &Manner,
+        options: &Options,
         before: Option<&Route>,
     ) -> Result<Route, StoreError> {
         let known = before.map(|route| route.nodes.iter()).into_iter().flatten();
         let mut first_error = None;
         for server in known.map(|node| &node.server).chain(servers) {
-            match Node::new(server.clone()).with(manner, |link| ask_map(link, server)) {
+            match Node::new(server.clone()).with(options, |link| ask_map(link, server)) {
                 Ok(route) => return Ok(route),
                 Err(error) => first_error.get_or_insert(error),
             };
@@ -112,6 +112,11 @@ fn hash_slot(key: &[u8]) -> usize {
 fn ask_map(link: &mut Link, asked: &Server) -> Result<Route, StoreError> {
     request(&mut link.output, &[b"CLUSTER", b"SLOTS"]);
     link.send()?;
+    read_map(link, asked)
+}
+
+/// Reads the answer: ranges of hash slots, each with its master and replicas.
+pub(crate) fn read_map(link: &mut Link, asked: &Server) -> Result<Route, StoreError> {
     let answer = match resp::answer(link)? {
         Answer::Error(words) if words.contains("cluster support disabled") => {
             return Err(StoreError::new(

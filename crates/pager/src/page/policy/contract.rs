@@ -1,0 +1,38 @@
+//! What a policy is asked.
+use crate::page::word::Word;
+
+/// One of the two eviction queues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Queue {
+    /// Where pages begin.
+    Small,
+    /// For pages that have shown that they are used.
+    Main,
+}
+
+/// What becomes of a page taken from a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is to be evicted; its word shall carry this history.
+    Evict(Word),
+    /// It stays, at the end of this queue, with this history.
+    Keep(Word, Queue),
+}
+
+/// Chooses. Called by the threads that serve faults and by the evictor, at the same time: no locks,
+/// no allocation.
+pub trait Policy: Send + Sync {
+    /// Its name on the command line.
+    fn name(&self) -> &'static str;
+
+    /// A page was made resident; `word` carries what was remembered when it was evicted. Returns
+    /// what to remember now, and its queue.
+    fn admit(&self, word: Word) -> (Word, Queue);
+
+    /// The queue to take the next candidate from, by the entries in each and the pages that may be
+    /// resident. An empty one must not be named unless both are.
+    fn next(&self, small: u64, main: u64, budget: u64) -> Queue;
+
+    /// What becomes of a candidate taken from `queue`.
+    fn judge(&self, word: Word, queue: Queue, budget: u64) -> Verdict;
+}

@@ -1,0 +1,46 @@
+//! The policies there are, by name.
+use super::contract::Policy;
+use super::fifo::Fifo;
+use super::s3fifo::S3Fifo;
+
+/// The policies there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// [`Fifo`].
+    Fifo,
+    /// [`S3Fifo`].
+    #[default]
+    S3Fifo,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 2] = [Kind::Fifo, Kind::S3Fifo];
+
+    /// A new policy of this kind.
+    pub fn make(self) -> Box<dyn Policy> {
+        match self {
+            Kind::Fifo => Box::new(Fifo),
+            Kind::S3Fifo => Box::new(S3Fifo::default()),
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Fifo => "fifo",
+            Kind::S3Fifo => "s3fifo",
+        }
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        Kind::ALL
+            .into_iter()
+            .find(|kind| kind.name() == text)
+            .ok_or_else(|| format!("'{text}' is no eviction policy; expected fifo or s3fifo"))
+    }
+}

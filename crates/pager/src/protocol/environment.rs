@@ -1,0 +1,238 @@
+//! What the launcher tells the agent: environment variables, all named here, written and read by
+//! [`Wishes`], or by [`LockAll`] in their stead.
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
+
+use pagetide_kernel::mask;
+
+use crate::page::policy::Kind;
+
+/// The budget in bytes.
+const BUDGET: &str = "PAGETIDE_BUDGET";
+/// The store's URI.
+const STORE: &str = "PAGETIDE_STORE";
+/// Only mappings of more bytes than this are governed; 0 or absent for all.
+const MAPPINGS_OVER: &str = "PAGETIDE_MAPPINGS_OVER";
+/// The run's directory.
+const RUN_DIR: &str = "PAGETIDE_RUN_DIR";
+/// The eviction policy's name.
+const POLICY: &str = "PAGETIDE_POLICY";
+/// A file to record the first process's faults in; empty for none.
+const TRACE: &str = "PAGETIDE_TRACE";
+/// `1` where nothing is to be said of processes that run without the agent: wished by the user, or
+/// said already.
+pub const QUIET: &str = "PAGETIDE_QUIET";
+/// Instead of all these: how memory is to be locked, `on-fault:PID` or `now:PID` with the
+/// launcher's process ID.
+const LOCK: &str = "PAGETIDE_LOCK";
+/// Path of the agent that is loaded.
+pub const AGENT: &str = "PAGETIDE_PRELOAD";
+/// For the launcher, from the user: the agent's file, where it is not where it is looked for.
+pub const AGENT_FILE: &str = "PAGETIDE_AGENT";
+/// For all, in tests: [kernel features treated as absent](mask).
+pub const MASK: &str = mask::VARIABLE;
+/// The dynamic loader's own list.
+pub const LD_PRELOAD: &str = "LD_PRELOAD";
+
+/// Those that executed programs get as well.
+const PASSED_ON: [&str; 8] = [
+    BUDGET,
+    STORE,
+    MAPPINGS_OVER,
+    RUN_DIR,
+    AGENT,
+    POLICY,
+    QUIET,
+    MASK,
+];
+
+/// Variables with their values.
+pub type Variables = Vec<(&'static str, OsString)>;
+
+/// How a program is to be governed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wishes {
+    /// Bytes that may be resident.
+    pub budget_bytes: u64,
+    /// Store URI.
+    pub store: String,
+    /// The eviction policy.
+    pub policy: Kind,
+    /// Where the first process's faults are recorded.
+    pub trace: Option<PathBuf>,
+    /// Only mappings of more bytes than this are governed.
+    pub mappings_over_bytes: u64,
+    /// Directory for the ledger and the control socket.
+    pub run_dir: PathBuf,
+    /// Nothing is to be said of a process that runs without the agent.
+    pub quiet: bool,
+    /// Path of the agent.
+    pub agent: PathBuf,
+}
+
+impl Wishes {
+    /// For the program's environment. What is not wished is set all the same: an outer launcher may
+    /// have.
+    pub fn variables(&self) -> Variables {
+        let trace = self.trace.clone().unwrap_or_default();
+        vec![
+            (AGENT, self.agent.clone().into()),
+            (BUDGET, self.budget_bytes.to_string().into()),
+            (STORE, self.store.clone().into()),
+            (RUN_DIR, self.run_dir.clone().into()),
+            (POLICY, self.policy.name().into()),
+            (QUIET, u8::from(self.quiet).to_string().into()),
+            (TRACE, trace.into()),
+            (MAPPINGS_OVER, self.mappings_over_bytes.to_string().into()),
+        ]
+    }
+
+    /// From this process's environment; `None` when the program was not started by `pagetide run`.
+    pub fn from_environment() -> Option<Wishes> {
+        Wishes::read(|name| std::env::var_os(name))
+    }
+
+    fn read(value: impl Fn(&str) -> Option<OsString>) -> Option<Wishes> {
+        let text = |name| value(name)?.into_string().ok();
+        Some(Wishes {
+            budget_bytes: text(BUDGET)?.parse().ok()?,
+            store: text(STORE).unwrap_or_else(|| "ram:".into()),
+            policy: text(POLICY)
+                .and_then(|name| name.parse().ok())
+                .unwrap_or_default(),
+            trace: value(TRACE)
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from),
+            mappings_over_bytes: text(MAPPINGS_OVER)
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0),
+            run_dir: value(RUN_DIR)?.into(),
+            quiet: value(QUIET).is_some_and(|value| value == "1"),
+            agent: value(AGENT)?.into(),
+        })
+    }
+}
+
+/// This process's variables that executed programs get as well, as `NAME=value`.
+pub fn passed_on() -> Vec<Vec<u8>> {
+    entries(PASSED_ON.iter().filter_map(|name| {
+        let value = std::env::var_os(name)?;
+        Some((*name, value))
+    }))
+}
+
+/// Variables as `NAME=value`.
+pub fn entries(variables: impl IntoIterator<Item = (&'static str, OsString)>) -> Vec<Vec<u8>> {
+    let entry = |(name, value): (&str, OsString)| {
+        let value = value.into_vec();
+        [name.as_bytes(), b"=", &value].concat()
+    };
+    variables.into_iter().map(entry).collect()
+}
+
+/// How a program's memory is to be locked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockAll {
+    /// Pages are locked as they are touched, and not all at once.
+    pub on_fault: bool,
+    /// The launcher's process ID: its own child is not to run unlocked.
+    pub launcher: i32,
+    /// Path of the agent.
+    pub agent: PathBuf,
+}
+
+impl LockAll {
+    /// For the program's environment, and for programs it executes.
+    pub fn variables(&self) -> Variables {
+        let mode = if self.on_fault { "on-fault" } else { "now" };
+        vec![
+            (LOCK, format!("{mode}:{}", self.launcher).into()),
+            (AGENT, self.agent.clone().into()),
+        ]
+    }
+
+    /// From this process's environment, if that is what the launcher wishes.
+    pub fn from_environment() -> Option<LockAll> {
+        LockAll::read(|name| std::env::var_os(name))
+    }
+
+    fn read(value: impl Fn(&str) -> Option<OsString>) -> Option<LockAll> {
+        let text = value(LOCK)?.into_string().ok()?;
+        let (mode, launcher) = text.split_once(':')?;
+        Some(LockAll {
+            on_fault: match mode {
+                "on-fault" => true,
+                "now" => false,
+                _ => return None,
+            },
+            launcher: launcher.parse().ok()?,
+            agent: value(AGENT)?.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value_in(variables: &Variables, name: &str) -> Option<OsString> {
+        let found = variables.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| value.clone())
+    }
+
+    #[test]
+    fn wishes_are_read_as_they_were_written() {
+        let mut wishes = Wishes {
+            budget_bytes: 1 << 30,
+            store: "file:/x".into(),
+            policy: Kind::Fifo,
+            trace: Some("/trace".into()),
+            mappings_over_bytes: 7,
+            run_dir: "/run-1".into(),
+            quiet: true,
+            agent: "/a.so".into(),
+        };
+        for trace in [wishes.trace.clone(), None] {
+            wishes.trace = trace;
+            let written = wishes.variables();
+            assert_eq!(
+                Wishes::read(|name| value_in(&written, name)),
+                Some(wishes.clone())
+            );
+        }
+        let least = vec![
+            (BUDGET, "1".into()),
+            (RUN_DIR, "/r".into()),
+            (AGENT, "/a".into()),
+        ];
+        let read = Wishes::read(|name| value_in(&least, name)).unwrap();
+        assert_eq!((read.store.as_str(), read.quiet), ("ram:", false));
+        assert_eq!((read.policy, read.trace), (Kind::default(), None));
+        assert_eq!(
+            Wishes::read(|name| value_in(&least[1..].to_vec(), name)),
+            None
+        );
+    }
+
+    #[test]
+    fn how_memory_is_locked_is_read_as_it_was_written() {
+        for on_fault in [true, false] {
+            let wish = LockAll {
+                on_fault,
+                launcher: 42,
+                agent: "/a.so".into(),
+            };
+            let written = wish.variables();
+            assert_eq!(LockAll::read(|name| value_in(&written, name)), Some(wish));
+        }
+        let wrong = vec![(LOCK, "later:1".into()), (AGENT, "/a.so".into())];
+        assert_eq!(LockAll::read(|name| value_in(&wrong, name)), None);
+    }
+
+    #[test]
+    fn entries_are_names_and_values() {
+        let list = entries([(QUIET, "1".into())]);
+        assert_eq!(list, [b"PAGETIDE_QUIET=1".to_vec()]);
+    }
+}

@@ -1,0 +1,111 @@
+//! The files of a run: a directory `run-PID`, named after the launcher, and in it what the governed
+//! processes leave there.
+use std::path::{Path, PathBuf};
+
+/// How the name of a run's directory begins; the launcher's process ID follows.
+pub const RUN_PREFIX: &str = "run-";
+
+/// The launcher's process ID, from the name of its run's directory.
+pub fn launcher_of(run_dir: &Path) -> Option<u32> {
+    let name = run_dir.file_name()?.to_str()?;
+    name.strip_prefix(RUN_PREFIX)?.parse().ok()
+}
+
+/// The control socket of process `pid`.
+pub fn socket(run_dir: &Path, pid: u32) -> PathBuf {
+    run_dir.join(format!("{pid}.sock"))
+}
+
+/// The ledger of the process image that process `pid` began at `started_ns` of `CLOCK_MONOTONIC`.
+pub fn ledger(run_dir: &Path, pid: u32, started_ns: u64) -> PathBuf {
+    run_dir.join(format!("{pid}-{started_ns}.stats"))
+}
+
+/// The process ID in a ledger file's name.
+pub fn ledger_pid(name: &str) -> Option<u32> {
+    name.strip_suffix(".stats")?.split_once('-')?.0.parse().ok()
+}
+
+/// Whether a file is of an image of process `pid` that made a ledger.
+pub fn is_ledger_of(name: &[u8], pid: u32) -> bool {
+    let digits = name.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    name[..digits] == *pid.to_string().as_bytes() && name.get(digits) == Some(&b'-')
+}
+
+/// A text file that an agent leaves for the launcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note {
+    /// Why the program could not be governed; it was ended.
+    Refused,
+    /// Why a descendant is not governed; it runs on.
+    Ungoverned,
+    /// Why a process that is governed has no ledger.
+    Uncounted,
+}
+
+impl Note {
+    fn suffix(self) -> &'static str {
+        match self {
+            Note::Refused => ".refused",
+            Note::Ungoverned => ".ungoverned",
+            Note::Uncounted => ".uncounted",
+        }
+    }
+
+    /// The file of process `pid`.
+    pub fn path(self, run_dir: &Path, pid: u32) -> PathBuf {
+        run_dir.join(format!("{pid}{}", self.suffix()))
+    }
+
+    /// The texts of such files in a run directory, by process ID.
+    pub fn read_all(self, run_dir: &Path) -> Vec<(u32, String)> {
+        let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+        let mut found: Vec<(u32, String)> = entries
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let pid = name.to_str()?.strip_suffix(self.suffix())?.parse().ok()?;
+                let text = std::fs::read(entry.path()).ok()?;
+                Some((pid, String::from_utf8_lossy(&text).trim().to_owned()))
+            })
+            .collect();
+        found.sort();
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ledger_files_name_a_process() {
+        let dir = Path::new("/x/run-7");
+        assert_eq!(launcher_of(dir), Some(7));
+        assert_eq!(launcher_of(Path::new("/x/walk-7")), None);
+        let name = ledger(dir, 12, 99);
+        let name = name.file_name().and_then(|name| name.to_str()).unwrap();
+        assert_eq!(ledger_pid(name), Some(12));
+        assert!(is_ledger_of(name.as_bytes(), 12));
+        for other in [1, 2, 123] {
+            assert!(!is_ledger_of(name.as_bytes(), other));
+        }
+        for name in ["12.sock", "12.stats", "x-1.stats", "12-9.stats.tmp"] {
+            assert_eq!(ledger_pid(name), None, "{name}");
+        }
+        assert!(!is_ledger_of(b"12.sock", 12));
+    }
+
+    #[test]
+    fn notes_are_read_by_their_kind_in_the_order_of_processes() {
+        let dir = std::env::temp_dir().join(format!("pagetide-notes-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        for (pid, note) in [(9, Note::Refused), (8, Note::Refused), (7, Note::Uncounted)] {
+            std::fs::write(note.path(&dir, pid), "because\n").unwrap();
+        }
+        let because = |pid| (pid, "because".to_owned());
+        assert_eq!(Note::Refused.read_all(&dir), [because(8), because(9)]);
+        assert_eq!(Note::Uncounted.read_all(&dir), [because(7)]);
+        assert_eq!(Note::Ungoverned.read_all(&dir), []);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,251 @@
+//! The ledger: counters of one pager, in a page-aligned block that can be mapped shared so that
+//! they outlive the process.
+//!
+//! Every field is written by the pager with relaxed atomics and read by anyone at any time. There
+//! is no allocation and no lock, so the fault path may use it anywhere.
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+use super::loss::Loss;
+use super::report::{Latency, Statistics};
+use super::ungoverned::Ungoverned;
+
+/// Sub-buckets per power of two: values are at most 1/16 too high.
+const SUB_BUCKETS: usize = 16;
+const BUCKETS: usize = 40 * SUB_BUCKETS;
+/// Says that a mapped file is a ledger of this layout.
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG05");
+
+/// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
+/// ns (18 minutes).
+#[repr(C)]
+pub struct Histogram {
+    count: AtomicU64,
+    sum: AtomicU64,
+    max: AtomicU64,
+    buckets: [AtomicU64; BUCKETS],
+}
+
+impl Histogram {
+    fn bucket(value: u64) -> usize {
+        if value < SUB_BUCKETS as u64 {
+            return value as usize;
+        }
+        let exponent = 63 - value.leading_zeros() as usize;
+        let sub = (value >> (exponent - 4)) as usize & (SUB_BUCKETS - 1);
+        ((exponent - 3) * SUB_BUCKETS + sub).min(BUCKETS - 1)
+    }
+
+    fn upper_bound(bucket: usize) -> u64 {
+        if bucket < SUB_BUCKETS {
+            return bucket as u64;
+        }
+        let exponent = bucket / SUB_BUCKETS + 3;
+        (1 << exponent) + ((bucket % SUB_BUCKETS + 1) as u64) * (1 << (exponent - 4)) - 1
+    }
+
+    /// Counts one value.
+    pub fn record(&self, nanoseconds: u64) {
+        self.count.fetch_add(1, Relaxed);
+        self.sum.fetch_add(nanoseconds, Relaxed);
+        self.max.fetch_max(nanoseconds, Relaxed);
+        self.buckets[Self::bucket(nanoseconds)].fetch_add(1, Relaxed);
+    }
+
+    /// The distribution so far.
+    pub fn latency(&self) -> Latency {
+        let counts: Vec<u64> = self.buckets.iter().map(|b| b.load(Relaxed)).collect();
+        let total: u64 = counts.iter().sum();
+        if total == 0 {
+            return Latency::default();
+        }
+        let max = self.max.load(Relaxed);
+        let quantile = |q: f64| {
+            let rank = ((total as f64 * q).ceil() as u64).max(1);
+            let mut seen = 0;
+            let bucket = counts.iter().position(|count| {
+                seen += count;
+                seen >= rank
+            });
+            Self::upper_bound(bucket.unwrap_or(BUCKETS - 1)).min(max)
+        };
+        Latency {
+            mean: self.sum.load(Relaxed) / total,
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            max,
+        }
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
+        /// The counters of one pager. Layout is fixed within a release: launcher and agent are
+        /// installed together.
+        #[repr(C, align(4096))]
+        #[allow(missing_docs)]
+        pub struct Ledger {
+            /// [`LEDGER_MAGIC`] once the agent has filled in the identity.
+            pub magic: AtomicU64,
+            pub pid: AtomicU32,
+            /// [`Loss`], when pages were lost and the process was ended for it; 0 for none.
+            pub lost: AtomicU32,
+            /// CLOCK_MONOTONIC at the pager's start and when last updated, in nanoseconds.
+            pub started_ns: AtomicU64,
+            pub updated_ns: AtomicU64,
+            /// Inode number of the PID namespace in which `pid` is the process's number; 0 if not
+            /// known.
+            pub pid_namespace: AtomicU64,
+            /// 1 while the process executes, in its own place, a program of which it could not tell
+            /// whether it takes the agent; it stays so if that one makes no ledger of its own.
+            pub executing: AtomicU64,
+            $($(#[$doc])* pub $name: AtomicU64,)*
+            /// From reading the fault message to waking the thread.
+            pub fault_latency: Histogram,
+            command_len: AtomicU32,
+            message_len: AtomicU32,
+            command: [AtomicU64; 32],
+            message: [AtomicU64; 128],
+            /// Programs it started that cannot be governed.
+            pub ungoverned: Ungoverned,
+        }
+    };
+}
+
+counters! {
+    budget_bytes,
+    resident_bytes,
+    resident_bytes_max,
+    managed_bytes,
+    managed_bytes_max,
+    store_bytes,
+    store_bytes_max,
+    store_pages,
+    put_bytes,
+    put_bytes_stored,
+    faults,
+    zero_fills,
+    fetches,
+    fetched_pages,
+    prefetched_pages,
+    prefetch_hits,
+    evictions,
+    clean_drops,
+    writebacks,
+    same_filled,
+    errors,
+}
+
+fn store_text(words: &[AtomicU64], len: &AtomicU32, text: &[u8]) {
+    let text = &text[..text.len().min(words.len() * 8)];
+    for (word, chunk) in words.iter().zip(text.chunks(8)) {
+        let mut bytes = [0; 8];
+        bytes[..chunk.len()].copy_from_slice(chunk);
+        word.store(u64::from_ne_bytes(bytes), Relaxed);
+    }
+    len.store(text.len() as u32, Release);
+}
+
+fn load_text(words: &[AtomicU64], len: &AtomicU32) -> String {
+    let len = (len.load(Acquire) as usize).min(words.len() * 8);
+    let bytes: Vec<u8> = words
+        .iter()
+        .flat_map(|w| w.load(Relaxed).to_ne_bytes())
+        .take(len)
+        .collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+impl Ledger {
+    /// Bytes of a ledger, a whole number of pages.
+    pub const SIZE: usize = size_of::<Ledger>();
+
+    /// Names the process the counters belong to.
+    pub fn set_command(&self, command: &[u8]) {
+        store_text(&self.command, &self.command_len, command);
+    }
+
+    /// The command set last.
+    pub fn command(&self) -> String {
+        load_text(&self.command, &self.command_len)
+    }
+
+    /// Leaves a message for whoever reads the ledger after the process (what was lost, or why it
+    /// was ended).
+    pub fn set_message(&self, message: &[u8]) {
+        store_text(&self.message, &self.message_len, message);
+    }
+
+    /// Says that memory was lost, how, and what there is to say of it.
+    pub fn set_loss(&self, loss: Loss, message: &[u8]) {
+        self.set_message(message);
+        self.lost.store(loss as u32, Release);
+    }
+
+    /// Whether memory was lost, and how.
+    pub fn loss(&self) -> Option<Loss> {
+        Loss::from_code(self.lost.load(Relaxed))
+    }
+
+    /// The message set last; empty if none.
+    pub fn message(&self) -> String {
+        load_text(&self.message, &self.message_len)
+    }
+
+    /// The counters as a statistics object.
+    pub fn statistics(&self) -> Statistics {
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let (put, stored) = (get(&self.put_bytes), get(&self.put_bytes_stored));
+        Statistics {
+            pid: self.pid.load(Relaxed),
+            command: self.command(),
+            budget_bytes: get(&self.budget_bytes),
+            resident_bytes: get(&self.resident_bytes),
+            resident_bytes_max: get(&self.resident_bytes_max),
+            managed_bytes: get(&self.managed_bytes),
+            managed_bytes_max: get(&self.managed_bytes_max),
+            store_bytes: get(&self.store_bytes),
+            store_bytes_max: get(&self.store_bytes_max),
+            store_pages: get(&self.store_pages),
+            faults: get(&self.faults),
+            zero_fills: get(&self.zero_fills),
+            fetches: get(&self.fetches),
+            fetched_pages: get(&self.fetched_pages),
+            prefetched_pages: get(&self.prefetched_pages),
+            prefetch_hits: get(&self.prefetch_hits),
+            evictions: get(&self.evictions),
+            clean_drops: get(&self.clean_drops),
+            writebacks: get(&self.writebacks),
+            same_filled: get(&self.same_filled),
+            compression_ratio: if stored == 0 {
+                1.0
+            } else {
+                put as f64 / stored as f64
+            },
+            errors: get(&self.errors),
+            fault_latency_ns: self.fault_latency.latency(),
+            wall_seconds: get(&self.updated_ns).saturating_sub(get(&self.started_ns)) as f64 / 1e9,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_bound_their_values_within_a_sixteenth() {
+        for value in (0..200_000).chain((20..40).map(|e| (1u64 << e) + 12345)) {
+            let bound = Histogram::upper_bound(Histogram::bucket(value));
+            assert!(
+                bound >= value,
+                "{value} is above its bucket's bound {bound}"
+            );
+            assert!(
+                bound - value <= value / 16 + 1,
+                "{value} is far below its bucket's bound {bound}"
+            );
+        }
+    }
+}

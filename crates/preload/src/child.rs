@@ -1,0 +1,94 @@
+//! The agent in a forked child: threads, descriptors and a store of its own, and the memory under
+//! the pager again.
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagetide_kernel::procfs;
+use pagetide_pager::{Handles, Ownership};
+
+use crate::advice::{self, Wish};
+use crate::agent::{self, Agent, Kept, Threads};
+use crate::counters::{identify, map_ledger};
+use crate::scanner::Scanner;
+use crate::threads;
+
+/// What the forking thread hands to the child's scanner: descriptor numbers in the table both start
+/// with.
+static INHERITANCE: AtomicU64 = AtomicU64::new(0);
+
+/// In a forked child, on the thread that forked: builds the child's own agent and waits until
+/// memory is governed again.
+pub fn restart_in_child(inheritance: Box<Kept>) {
+    agent::begin_again();
+    INHERITANCE.store(Box::into_raw(inheritance) as u64, Ordering::Release);
+    let scanner = &Threads::get().scanner;
+    // SAFETY: the parent's threads do not exist here, so the memory is free; the entry never
+    // returns.
+    if let Err(errno) = unsafe { scanner.spawn(enter_child_scanner, std::ptr::null(), false) } {
+        agent::made().expect("governed").pager.end_process(&format!(
+            "no thread for the pager in the forked child: {errno}"
+        ));
+    }
+    // A child that cannot be governed is ended.
+    let _ = agent::wait_for_start();
+}
+
+extern "C" fn enter_child_scanner(_: *const ()) -> ! {
+    let agent = agent::made().expect("governed");
+    // SAFETY: made by `restart_in_child` from a box for this thread alone.
+    let inheritance = unsafe { Box::from_raw(INHERITANCE.swap(0, Ordering::AcqRel) as *mut Kept) };
+    if let Err(reason) = set_up_child(agent, *inheritance) {
+        agent
+            .pager
+            .end_process(&format!("a forked child cannot be governed: {reason}"));
+    }
+    let mut scanner = Scanner::new(agent);
+    threads::run(agent);
+    agent::announce();
+    scanner.run()
+}
+
+fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
+    let Kept { device, proc, .. } = kept;
+    procfs::keep(proc.unwrap_or(-1));
+    let keep: Vec<RawFd> = kept.numbers().collect();
+    let pager = &agent.pager;
+    threads::isolate(&keep)?;
+    map_ledger(&agent.config, Some(pager.ledger))?;
+    // At once: what ends this process from here on is to be found in its own ledger.
+    identify(pager.ledger);
+    pager.reset_after_fork();
+    // SAFETY: a descriptor kept open for good.
+    let device_fd = device.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
+    pager
+        .replace_handles(Handles::open(Ownership::Program, device_fd).map_err(|e| e.to_string())?)
+        .map_err(|e| e.to_string())?;
+    pager
+        .register_after_fork()
+        .map_err(|e| format!("register memory: {e}"))?;
+    // The kernel has emptied these in the child.
+    advice::each(Wish::Wiped, |range| pager.empty(range));
+    advice::each(Wish::Absent, |range| pager.empty(range));
+    for (generation, fds) in kept.stores.iter().enumerate() {
+        pager.stores.of(generation as u8).inherit(fds);
+    }
+    // The store's path may be out of the child's reach (a changed root directory, dropped
+    // privileges); memory never is.
+    let store = pagetide_store::open(&agent.config.wishes.store).or_else(|error| {
+        pager.ledger.set_message(
+            format!(
+                "store {}: {error}; this process uses ram: instead",
+                pagetide_store::redact(&agent.config.wishes.store)
+            )
+            .as_bytes(),
+        );
+        pagetide_store::open("ram:").map_err(|e| format!("store ram: {e}"))
+    })?;
+    kept.stores.push(store.descriptors());
+    if !pager.stores.push(store) {
+        return Err("too many generations of forks without exec".into());
+    }
+    pager.budget.set(pager.budget.get());
+    *agent.kept.lock() = kept;
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The scanner: finds new anonymous memory and puts it under the pager, looks after the other
+//! threads, and serves the leases of forked children.
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use pagetide_kernel::maps::{Backing, Maps};
+use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::thread::{Urgency, set_urgency};
+use pagetide_kernel::{PAGE_SIZE, PageRange, each_gap};
+use pagetide_kernel::{own, procfs};
+use pagetide_pager::requests::{Completion, Request};
+use rustix::io::Errno;
+
+use crate::agent::{Agent, Threads};
+use crate::handover;
+use crate::leases::Leases;
+use crate::program::Program;
+use crate::requests::{self, AUXILIARY, BELL};
+use crate::retry::Retry;
+
+/// How often the size of the address space is looked at: bounds how much new memory can be touched
+/// before it is governed.
+const TICK: Duration = Duration::from_millis(4);
+/// The same while the program has just been seen to get memory.
+const TICK_GROWING: Duration = Duration::from_millis(1);
+/// Ticks of growth after the last change.
+const GROWING_TICKS: u32 = 32;
+/// How often all mappings are looked at even when the size did not change.
+const FULL_SCAN_NS: u64 = 40_000_000;
+/// Looks at most, one after another, when what is to be attached changes all the time.
+const ATTACH_ROUNDS: u32 = 4;
+
+/// The scanner thread's own state.
+pub struct Scanner {
+    agent: &'static Agent,
+    maps: Option<Maps>,
+    program: Program,
+    statm: Option<OwnedFd>,
+    last_seen: (u64, u64),
+    looks: u32,
+    growing: u32,
+    last_scan_ns: u64,
+    leases: Leases,
+    retry: Retry,
+}
+
+impl Scanner {
+    /// Ready to run.
+    pub fn new(agent: &'static Agent) -> Scanner {
+        Scanner {
+            agent,
+            maps: Maps::open().ok(),
+            program: Program::open(),
+            // This thread's own: the first thread's tells nothing any more once that has ended.
+            statm: procfs::open_self(c"/proc/thread-self/statm").ok(),
+            last_seen: (0, 0),
+            looks: 0,
+            growing: 0,
+            last_scan_ns: 0,
+            leases: Leases::default(),
+            retry: Retry::default(),
+        }
+    }
+
+    /// Watches until the process ends.
+    pub fn run(&mut self) -> ! {
+        set_urgency(Urgency::Prompt);
+        loop {
+            let seen = BELL.look();
+            {
+                let _working = AUXILIARY.lock();
+                self.work();
+            }
+            self.growing = self.growing.saturating_sub(1);
+            let tick = if self.growing > 0 { TICK_GROWING } else { TICK };
+            BELL.wait(seen, Some(tick));
+        }
+    }
+
+    fn work(&mut self) {
+        let pager = &self.agent.pager;
+        self.leases.serve(pager);
+        if handover::serve() {
+            pager.budget.progress.ring();
+        }
+        crate::stacks::reap();
+        let pages = self.statm.as_ref().map_or(0, procfs::address_space_pages);
+        requests::note_address_space(pages);
+        let seen = (pages, pager.space.changes());
+        // The program may unmap and map the same size again; what it does right after a change is
+        // looked for once more.
+        if std::mem::replace(&mut self.last_seen, seen) != seen {
+            self.retry.clear();
+            self.looks = 2;
+            self.growing = GROWING_TICKS;
+        }
+        let wanted = requests::look_wanted();
+        if wanted.is_some() {
+            self.looks = self.looks.max(1);
+        }
+        let is_due = now_ns() - self.last_scan_ns > FULL_SCAN_NS;
+        if is_due {
+            self.program.look(self.agent);
+        }
+        if self.looks > 0 || is_due {
+            self.looks = self.looks.saturating_sub(1);
+            self.sweep();
+            requests::looked(wanted);
+        }
+        let threads = Threads::get();
+        if threads.fault.tid() == 0 || threads.evictor.tid() == 0 {
+            pager.end_process(
+                "a thread of the pager was ended from outside; its memory cannot be served any \
+                 more",
+            );
+        }
+    }
+
+    /// Attaches anonymous memory that is not governed yet.
+    pub fn sweep(&mut self) {
+        for _ in 0..ATTACH_ROUNDS {
+            self.last_scan_ns = now_ns();
+            let fresh = self.fresh();
+            if !self.attach_all(&fresh) {
+                break;
+            }
+            // What has changed is looked at again now: no fork comes between, and at the next tick
+            // if it never stops.
+            self.looks = self.looks.max(1);
+        }
+        if self.retry.is_fresh(now_ns()) {
+            self.looks = self.looks.max(1);
+        }
+    }
+
+    /// Looks at all mappings for anonymous memory that is not governed yet.
+    fn fresh(&mut self) -> Vec<PageRange> {
+        let mut fresh: Vec<PageRange> = Vec::new();
+        let Some(maps) = &mut self.maps else {
+            return fresh;
+        };
+        let mut spans = self.agent.pager.managed_ranges();
+        spans.extend(self.retry.for_now(self.last_scan_ns));
+        spans.sort_unstable_by_key(|s| s.start);
+        let over = self.agent.config.wishes.mappings_over_bytes;
+        let _ = maps.for_each(|mapping| {
+            let bytes = mapping.range.pages() * PAGE_SIZE as u64;
+            if mapping.backing == Backing::Anonymous && bytes > over {
+                let first = spans.partition_point(|s| s.end <= mapping.range.start);
+                let known = spans[first..]
+                    .iter()
+                    .take_while(|s| s.start < mapping.range.end)
+                    .copied();
+                let mut taken: Vec<PageRange> = known.collect();
+                own::overlapping(mapping.range, |own| taken.push(own));
+                taken.sort_unstable_by_key(|t| t.start);
+                each_gap(mapping.range, taken.into_iter(), |piece| fresh.push(piece));
+            }
+        });
+        fresh
+    }
+
+    /// Attaches each of `ranges`; whether one of them was found to have changed meanwhile.
+    fn attach_all(&mut self, ranges: &[PageRange]) -> bool {
+        let mut changed = false;
+        for range in ranges {
+            let done = Completion::new();
+            self.agent
+                .pager
+                .post(Request::Attach(*range, Arc::clone(&done)));
+            self.agent.pager.ring_fault_thread();
+            match done.wait() {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => changed = true,
+                // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one of
+                // the program's own.
+                Err(_) => self.retry.note(*range, now_ns()),
+            }
+        }
+        changed
+    }
+}
