@@ -65,8 +65,8 @@ pub enum SnapshotError {
     /// The file or sink failed.
     #[error("the snapshot could not be written: {0}")]
     Sink(#[from] std::io::Error),
-    /// Protecting memory failed while the snapshot was taken: [`pre_arm`](crate::Snapshotter::pre_arm) has said
-    /// how.
+    /// Protecting memory failed while the snapshot was taken:
+    /// [`pre_arm`](crate::Snapshotter::pre_arm) has said how.
     #[error(
         "memory could not be protected again while the snapshot was taken, and may have been \
          written unsaved; take it again"

@@ -64,8 +64,9 @@ pub struct LazyPlan {
 }
 
 impl LazyPlan {
-    /// Records the order of first touches, for [`working_set`](crate::Restored::working_set). Nothing is fetched before
-    /// it is touched then, and each page by itself.
+    /// Records the order of first touches, for
+    /// [`Restored::working_set`](crate::Restored::working_set). Nothing is fetched before it is
+    /// touched then, and each page by itself.
     pub fn record(mut self) -> LazyPlan {
         self.record = true;
         self
