@@ -143,6 +143,7 @@ impl Pager {
         self.recorder.store(std::ptr::null_mut(), Ordering::Release);
         self.placement.reset_after_fork();
         self.space.mapping_lock.reset_after_fork();
+        self.space.own_drops.reset_after_fork();
         self.pauses.reset_after_fork();
         self.budget.reset_after_fork();
         self.gate.reset_after_fork();

@@ -16,6 +16,9 @@ use crate::handles::Ownership;
 use crate::page::word::{Place, State, Word};
 use crate::pager::Pager;
 
+/// Longest wait for a call of the evictor's to end. The event may have been of the program's own
+/// call for the same pages, and the evictor's stand behind it.
+const CALL_WAIT_NS: u64 = 50_000_000;
 /// How long moved memory waits for the tables of its new place. The program waits with it.
 const TABLES_WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -36,6 +39,8 @@ struct Reader<'p> {
     found: bool,
     /// Read and not yet tried.
     faults: Vec<Fault>,
+    /// A call of the evictor's whose event was read, and until when its end is waited for at most.
+    awaits: Option<(u32, u64)>,
 }
 
 impl<'p> Messages<'p> {
@@ -47,6 +52,7 @@ impl<'p> Messages<'p> {
                 buffer: [Message::default(); 32],
                 found: false,
                 faults: Vec::with_capacity(256),
+                awaits: None,
             },
             log: EventLog::default(),
             kept_since: None,
@@ -59,7 +65,7 @@ impl<'p> Messages<'p> {
         let pager = self.pager;
         if pager.ownership != Ownership::Program {
             // There are no events to be acted on.
-            return self.reader.read(self.log.events());
+            return self.reader.read(self.log.events(), |_| false);
         }
         // Looking for the next fault over and over must not keep the gate from the evictor. Where
         // there was one, the next mostly is there.
@@ -67,7 +73,12 @@ impl<'p> Messages<'p> {
             return false;
         }
         let gate = pager.gate.lock();
-        if !self.reader.read(self.log.events()) {
+        let own = |range| pager.space.own_drops.lock().has(range);
+        if !self.reader.read(self.log.events(), own) {
+            drop(gate);
+            if self.reader.awaits.is_some() {
+                std::thread::yield_now();
+            }
             return false;
         }
         let mut memory = Managed::new(&mut self.reader, gate);
@@ -113,9 +124,20 @@ impl<'p> Messages<'p> {
 }
 
 impl Reader<'_> {
-    /// Puts the events read in `events` and the faults in `faults`. Whether there were any.
-    fn read(&mut self, events: &mut VecDeque<Event>) -> bool {
-        let count = self.pager.handles().uffd.read(&mut self.buffer);
+    /// Puts the events read in `events` and the faults in `faults`. Whether there were any. With
+    /// the gate held, or while the evictor begins nothing. While it empties pages in place, one at
+    /// a time, and none after its own (`is_own`) before its call has ended; see
+    /// [`super::own_drops`].
+    fn read(&mut self, events: &mut VecDeque<Event>, is_own: impl Fn(PageRange) -> bool) -> bool {
+        let call = self.pager.space.own_drops.call();
+        if let Some((awaited, until_ns)) = self.awaits {
+            if call == Some(awaited) && now_ns() < until_ns {
+                return false;
+            }
+            self.awaits = None;
+        }
+        let most = if call.is_some() { 1 } else { self.buffer.len() };
+        let count = self.pager.handles().uffd.read(&mut self.buffer[..most]);
         let count = count.unwrap_or(0);
         self.found = count > 0;
         let now = now_ns();
@@ -136,7 +158,14 @@ impl Reader<'_> {
                         read_at_ns: now,
                     });
                 }
-                event => events.push_back(event),
+                event => {
+                    if let (Some(call), Event::Remove(range)) = (call, &event)
+                        && is_own(*range)
+                    {
+                        self.awaits = Some((call, now + CALL_WAIT_NS));
+                    }
+                    events.push_back(event);
+                }
             }
         }
         count > 0
@@ -219,7 +248,7 @@ impl Memory for Managed<'_, '_> {
         // now.
         let pending = pager.has_event_pending();
         let mut own = pager.space.own_drops.lock();
-        let read = self.reader.read(events);
+        let read = self.reader.read(events, |range| own.has(range));
         for event in std::mem::take(events) {
             match event {
                 Event::Remove(range) => {

@@ -3,24 +3,64 @@
 //! Emptying pages in place raises the event that the program's own `madvise` raises. Each page is
 //! accounted for by itself: of two events of a page that the evictor empties, one is its own,
 //! whichever is read first, and it is not done with the page before both were read.
-use pagetide_kernel::sync::{Mutex, MutexGuard};
+//!
+//! The kernel lets go of the address space while it waits for the event to be read, and empties the
+//! address afterwards, whatever is there by then. A thread that unmaps the memory meanwhile waits
+//! for its own event to be read, and then may map and write something there. So while a call of the
+//! evictor's is under way events are read one by one, and once its own was read none is read before
+//! the call has ended: whoever has unmapped the memory still waits then.
+use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
+use pagetide_kernel::sync::{Mutex, MutexGuard};
 use pagetide_kernel::{PageRange, each_gap};
 
 use crate::evict::staging::BATCH_PAGES;
 
 /// The pages that the evictor is emptying in place and that no remove event has told of yet.
-pub(crate) struct OwnDrops(Mutex<Vec<PageRange>>);
+pub(crate) struct OwnDrops {
+    ranges: Mutex<Vec<PageRange>>,
+    /// Beginnings and ends of calls: odd while one is under way.
+    calls: AtomicU32,
+}
 
 impl Default for OwnDrops {
     fn default() -> OwnDrops {
-        OwnDrops(Mutex::new(Vec::with_capacity(BATCH_PAGES)))
+        OwnDrops::of(Vec::with_capacity(BATCH_PAGES))
     }
 }
 
 impl OwnDrops {
+    fn of(ranges: Vec<PageRange>) -> OwnDrops {
+        OwnDrops {
+            ranges: Mutex::new(ranges),
+            calls: AtomicU32::new(0),
+        }
+    }
+
     pub(crate) fn lock(&self) -> Held<'_> {
-        Held(self.0.lock())
+        Held(self.ranges.lock())
+    }
+
+    /// The evictor is about to empty `range`. The gate is held, so that no event is being read.
+    pub(crate) fn begin_call(&self, range: PageRange) {
+        self.lock().begin(range);
+        self.calls.fetch_add(1, SeqCst);
+    }
+
+    /// Its call has ended. Takes no lock, so that nothing comes between the two.
+    pub(crate) fn end_call(&self) {
+        self.calls.fetch_add(1, SeqCst);
+    }
+
+    /// The number of the call that is under way, if there is one.
+    pub(crate) fn call(&self) -> Option<u32> {
+        let call = self.calls.load(SeqCst);
+        (call % 2 == 1).then_some(call)
+    }
+
+    /// In a forked child: the evictor held still at the fork, and empties nothing.
+    pub(crate) fn reset_after_fork(&self) {
+        self.calls.store(0, SeqCst);
     }
 }
 
@@ -28,8 +68,13 @@ impl OwnDrops {
 pub(crate) struct Held<'a>(MutexGuard<'a, Vec<PageRange>>);
 
 impl Held<'_> {
+    /// Whether the evictor is emptying exactly `range`, and no event has told of it.
+    pub(crate) fn has(&self, range: PageRange) -> bool {
+        self.0.contains(&range)
+    }
+
     /// The evictor is about to empty `range`.
-    pub(crate) fn begin(&mut self, range: PageRange) {
+    fn begin(&mut self, range: PageRange) {
         self.0.push(range);
     }
 
@@ -81,7 +126,7 @@ mod tests {
     }
 
     fn dropping(ranges: &[PageRange]) -> OwnDrops {
-        OwnDrops(Mutex::new(ranges.to_vec()))
+        OwnDrops::of(ranges.to_vec())
     }
 
     #[test]
@@ -119,5 +164,18 @@ mod tests {
         assert_eq!(own.others(pages(1, 2)), []);
         assert_eq!(own.others(pages(1, 2)), []);
         assert_eq!(own.others(pages(1, 2)), [pages(1, 2)]);
+    }
+
+    #[test]
+    fn a_call_is_under_way_from_its_beginning_to_its_end() {
+        let drops = OwnDrops::default();
+        assert_eq!(drops.call(), None);
+        drops.begin_call(pages(1, 2));
+        let call = drops.call().expect("a call is under way");
+        assert!(drops.lock().has(pages(1, 2)) && !drops.lock().has(pages(1, 3)));
+        drops.end_call();
+        assert_eq!(drops.call(), None);
+        drops.begin_call(pages(1, 2));
+        assert_ne!(drops.call(), Some(call), "another call");
     }
 }

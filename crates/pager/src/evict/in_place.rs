@@ -237,29 +237,50 @@ impl Evictor<'_> {
         Ok(())
     }
 
-    /// Empties Dropping pages and makes them Stored, or puts back what may not be emptied.
-    fn finish_drop(&mut self, run: PageRange, was_clean: bool) {
+    /// Empties Dropping pages with one call, or as many as are not in one mapping. Returns what is
+    /// still there.
+    fn empty(&mut self, run: PageRange) -> Vec<PageRange> {
         let pager = self.pager;
-        let raises_events = pager.ownership == Ownership::Program;
-        if raises_events {
-            pager.space.own_drops.lock().begin(run);
-        }
         // SAFETY: the store holds the pages' bytes and their words say so; faults on them wait
         // until this is over.
         let empty = |range| unsafe { drop_pages(range) }.is_ok();
-        let mut still_there = Vec::new();
-        let dropped = empty(run);
-        if !dropped && !raises_events {
+        if pager.ownership != Ownership::Program {
             // A part may be locked.
             let pages = run.iter().map(PageRange::one);
-            still_there.extend(pages.filter(|page| !empty(*page)));
+            return match empty(run) {
+                true => Vec::new(),
+                false => pages.filter(|page| !empty(*page)).collect(),
+            };
         }
         let gate = pager.gate.lock();
-        if !dropped && raises_events {
-            // It was one mapping, unless the program locked a part just now. What is gone, is gone
-            // with its event, which has been acted on.
-            still_there = pager.space.own_drops.lock().withdraw(run);
+        // What the program has given up meanwhile is not there any more, and something else may be.
+        let is_removed = |page| pager.table.load(page).is_removed();
+        let stale = pager.is_stale(&gate);
+        self.kept_by_events |= stale;
+        if stale || run.iter().any(is_removed) {
+            let pages = run.iter().filter(|page| !is_removed(*page));
+            return pages.map(PageRange::one).collect();
         }
+        pager.space.own_drops.begin_call(run);
+        drop(gate);
+        let dropped = empty(run);
+        pager.space.own_drops.end_call();
+        match dropped {
+            true => Vec::new(),
+            // It was one mapping, unless the program locked a part just now. What is gone, is gone
+            // with its event, which is read or has been acted on.
+            false => {
+                let _gate = pager.gate.lock();
+                pager.space.own_drops.lock().withdraw(run)
+            }
+        }
+    }
+
+    /// Empties Dropping pages and makes them Stored, or puts back what may not be emptied.
+    fn finish_drop(&mut self, run: PageRange, was_clean: bool) {
+        let pager = self.pager;
+        let still_there = self.empty(run);
+        let gate = pager.gate.lock();
         let stays = |page| still_there.iter().any(|part| part.contains(page));
         let mut was = [Word::default(); RUN_PAGES];
         for (page, was) in run.iter().zip(&mut was) {
