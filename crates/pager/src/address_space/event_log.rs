@@ -237,15 +237,6 @@ impl EventLog {
     /// arrived. So the event of its leaving is looked for, and comes before its turn.
     fn wait_until_vacated(&mut self, target: PageRange, memory: &mut impl Memory) {
         while let Some(old) = memory.first_managed_in(target) {
-            if let Some(at) = self.doubtful.iter().position(|range| meets(*range, old)) {
-                let range = self.doubtful.swap_remove(at);
-                let gone = range.intersection(target);
-                each_gap(range, std::iter::once(gone), |piece| {
-                    self.doubtful.push(piece)
-                });
-                self.unmap(gone, memory);
-                continue;
-            }
             let takes_old = |event: &Event| match event {
                 Event::Unmap(range) | Event::Remap { from: range, .. } => meets(*range, old),
                 _ => false,
@@ -257,6 +248,7 @@ impl EventLog {
                 self.unmap(old, memory);
             }
         }
+        take_out(&mut self.doubtful, target);
     }
 
     /// Acts before its turn on event `at`, which says that memory leaves; on an unmapping as far as

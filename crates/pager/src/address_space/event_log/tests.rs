@@ -201,7 +201,7 @@ fn calls() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(50_000))]
 
     /// Two threads change the address space, each having its event read before it goes on.
     #[test]
