@@ -8,7 +8,9 @@ use rustix::io::Errno;
 use crate::handles::StartError;
 
 /// What can go wrong with a region.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` shows the same as `Display`, so that `?` in `main` shows the advice.
+#[derive(thiserror::Error)]
 pub enum RegionError {
     /// The length is not positive, or too large to map.
     #[error(
@@ -46,4 +48,10 @@ pub enum RegionError {
     /// A page could not be made resident: its bytes are lost.
     #[error("a page could not be loaded: {0}")]
     Load(Errno),
+}
+
+impl std::fmt::Debug for RegionError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
 }
