@@ -144,6 +144,9 @@ impl Pager {
         self.placement.reset_after_fork();
         self.space.mapping_lock.reset_after_fork();
         self.space.own_drops.reset_after_fork();
+        self.space.managed.reset_after_fork();
+        self.requests.reset_after_fork();
+        self.evict_now.reset_after_fork();
         self.pauses.reset_after_fork();
         self.budget.reset_after_fork();
         self.gate.reset_after_fork();

@@ -86,6 +86,17 @@ impl<T> Inbox<T> {
         self.0.lock().push(item);
     }
 
+    /// In a forked child: what was asked for is the parent's, and a thread that was just asking is
+    /// not here.
+    pub(crate) fn reset_after_fork(&self) {
+        // SAFETY: no guard lives in the child, and what may be half changed is replaced unseen.
+        unsafe { self.0.open_in_child() };
+        std::mem::forget(std::mem::replace(
+            &mut *self.0.lock(),
+            Vec::with_capacity(64),
+        ));
+    }
+
     /// Takes everything, oldest first.
     pub(crate) fn take(&self) -> Vec<T> {
         std::mem::take(&mut *self.0.lock())

@@ -16,6 +16,12 @@ fn total(ranges: &[PageRange]) -> u64 {
 }
 
 impl ManagedRanges {
+    /// In a forked child: a thread of the parent's may have been looking at them.
+    pub(crate) fn reset_after_fork(&self) {
+        // SAFETY: whoever changes them held still at the fork, and no guard lives in the child.
+        unsafe { self.0.open_in_child() };
+    }
+
     /// Calls `each` with every range, while nobody adds or removes any. Does not allocate.
     pub(crate) fn each(&self, each: impl FnMut(PageRange)) {
         self.0.lock().iter().copied().for_each(each);
