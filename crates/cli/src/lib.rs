@@ -5,6 +5,8 @@
 //! to know first is in
 //! [`program`] and [`agent`]. What runs already is found by [`runs`] in the
 //! directories of [`rundir`], read from [`ledger_file`] and spoken to by [`control`].
+// Inner documentation, read with the source: it names what is private.
+#![allow(rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
 
 pub mod agent;

@@ -6,6 +6,8 @@
 //! life of a page is, and share what [`pager::Pager`] has.
 //!
 //! Inside Pagetide only: users have the crate `pagetide`.
+// Inner documentation, read with the source: it names what is private.
+#![allow(rustdoc::private_intra_doc_links)]
 #![warn(missing_docs)]
 pub mod address_space;
 pub mod audit;

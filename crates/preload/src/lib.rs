@@ -11,6 +11,8 @@
 //! - change what memory is where, which has to happen one at a time ([`mapping`], [`remapping`],
 //!   [`advice`]);
 //! - lock memory, which counts against the budget ([`locking`]).
+// Inner documentation, read with the source: it names what is private.
+#![allow(rustdoc::private_intra_doc_links)]
 #![warn(missing_docs)]
 
 mod advice;

@@ -1,7 +1,7 @@
 //! Which processor the pager's threads use, and the program's thread with them.
 //!
 //! Nothing of the pager depends on it: it is told what happens by a few hooks, and a thread whose
-//! place is [`Anywhere`] (the default of every hook) runs where the scheduler puts it. What it is
+//! place is `Anywhere` (the default of every hook) runs where the scheduler puts it. What it is
 //! for: where a hypervisor carries each interrupt between processors, a fault between two of them
 //! takes 50 us and more, and 9 on one.
 //!
