@@ -4,7 +4,7 @@
 //! switches, some 3 us. Between processors each is an interrupt, and where a hypervisor carries
 //! those, and has to start a sleeping processor, a fault takes 50 us and more rather than 9. The
 //! scheduler does not know: it wakes a thread on an idle processor if there is one. So where
-//! interrupts are dear and one thread alone has faults, the fault thread goes to that thread's
+//! interrupts are expensive and one thread alone has faults, the fault thread goes to that thread's
 //! processor and holds it there for as long as its faults keep coming.
 //!
 //! The program is not to notice. It is let go as soon as nothing has been served for [`QUIET_NS`],

@@ -1,14 +1,14 @@
 //! The log against a model of the kernel: threads change an address space, their events are heard
 //! of in any order that the kernel allows, and in the end what is known must be what is there.
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::*;
 
 /// Pages of the model's address space, and of one block of memory in it.
-const PLACES: u64 = 8;
+const PLACES: u64 = 12;
 const BLOCK: u64 = 3;
 
 /// What a thread does; places are those of whole blocks.
@@ -28,12 +28,19 @@ struct Model {
     known: BTreeMap<u64, u64>,
     /// Calls that have changed the address space and not told of it yet: at most one a thread.
     untold: RefCell<Vec<Event>>,
+    /// How far memory was moved so far: moves as far as each other look like pieces of one.
+    distances: BTreeSet<u64>,
     /// Which of them is told of next.
     choices: RefCell<Vec<usize>>,
 }
 
 fn block(place: u64) -> PageRange {
     PageRange::of(PageNumber(1 + place * BLOCK), BLOCK)
+}
+
+/// Every other block is in the store: its pages are known and not present.
+fn is_stored(contents: u64) -> bool {
+    (contents - 1) / BLOCK % 2 == 1
 }
 
 fn part(map: &BTreeMap<u64, u64>, range: PageRange) -> Vec<u64> {
@@ -77,11 +84,14 @@ impl Model {
             Call::Unmap { place, pages } => {
                 let range = PageRange::of(block(place).start, pages);
                 let gone = part(&self.there, range);
-                self.there.retain(|page, _| !gone.contains(page));
-                if !gone.is_empty() {
-                    self.untold.get_mut().push(Event::Unmap(range));
+                // One that begins where nothing is, and where memory arrives then, is not told apart
+                // from one of what arrived, if that is all in the store.
+                if gone.first() != Some(&range.start.0) {
+                    return false;
                 }
-                !gone.is_empty()
+                self.there.retain(|page, _| !gone.contains(page));
+                self.untold.get_mut().push(Event::Unmap(range));
+                true
             }
             Call::Empty { place } => {
                 let range = block(place);
@@ -94,9 +104,10 @@ impl Model {
             }
             Call::Move { from, to } => {
                 let (from, to) = (block(from), block(to));
+                let distance = to.start.0.wrapping_sub(from.start.0);
                 let pages = part(&self.there, from);
                 let free = part(&self.there, to).is_empty();
-                if pages.len() as u64 != BLOCK || !free {
+                if pages.len() as u64 != BLOCK || !free || !self.distances.insert(distance) {
                     return false;
                 }
                 for page in pages {
@@ -150,8 +161,9 @@ impl Memory for Model {
     }
 
     fn is_in_place(&self, range: PageRange, leaving: &[PageRange]) -> Option<bool> {
+        let leaves = |page| leaving.iter().any(|part| part.contains(PageNumber(page)));
         let mut expected = part(&self.known, range);
-        expected.retain(|page| !leaving.iter().any(|part| part.contains(PageNumber(*page))));
+        expected.retain(|page| !is_stored(self.known[page]) && !leaves(*page));
         let is_there = |page: &u64| self.there.contains_key(page);
         (!expected.is_empty()).then(|| expected.iter().all(is_there))
     }
