@@ -84,8 +84,8 @@ impl Model {
             Call::Unmap { place, pages } => {
                 let range = PageRange::of(block(place).start, pages);
                 let gone = part(&self.there, range);
-                // One that begins where nothing is, and where memory arrives then, is not told apart
-                // from one of what arrived, if that is all in the store.
+                // One that begins where nothing is, and where memory arrives then, is not told
+                // apart from one of what arrived, if that is all in the store.
                 if gone.first() != Some(&range.start.0) {
                     return false;
                 }
