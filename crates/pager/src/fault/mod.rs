@@ -5,6 +5,7 @@ pub(crate) mod first_write;
 pub(crate) mod handler;
 pub(crate) mod loads;
 pub(crate) mod lost;
+mod missing;
 pub mod pool;
 mod predict;
 mod publish;

@@ -1,0 +1,74 @@
+//! Faults on pages that need no store: one believed present that is missing, and one on its way
+//! out.
+use pagetide_kernel::{PageNumber, PageRange};
+
+use super::claim::Claim;
+use super::handler::{Handler, Outcome};
+use crate::handles::Ownership;
+use crate::page::word::{State, Word};
+use crate::watch::Inside;
+
+impl Handler<'_> {
+    /// A page believed present is missing: the program emptied it (an event already seen, or
+    /// `MADV_FREE`), so it holds zeros. Or the fault is an old one and the page is there, or the
+    /// evictor is taking it out just now: then zeros would be wrong bytes. So the page is claimed
+    /// first, as for a fetch; a region's memory is emptied by nobody, and its faults of this kind
+    /// are all old.
+    pub(super) fn refill_vanished(&mut self, page: PageNumber, word: Word) -> Outcome {
+        let pager = self.pager;
+        if pager.ownership != Ownership::Program {
+            return self.wake(page);
+        }
+        let Some(mut claim) = Claim::vanished(&pager.table, page, word) else {
+            return Outcome::Busy;
+        };
+        // SAFETY: zeros are what emptied memory holds, and COPY never overwrites a page.
+        let progress = unsafe {
+            let uffd = &pager.handles().uffd;
+            uffd.copy(PageRange::one(page), self.zeros.as_ptr(), false)
+        };
+        claim.settle(progress.pages, Word::filled, |_, _| {});
+        drop(claim);
+        // The evictor may have passed it over meanwhile.
+        pager.enqueue(page);
+        if progress.pages > 0 {
+            self.publish_refilled(word);
+        }
+        self.outcome(page, progress)
+    }
+
+    /// The page is on its way out and wanted again: copied back from the staging area. The evictor
+    /// sees by the word that it is taken.
+    pub(super) fn take_back(&mut self, page: PageNumber, inside: &Inside<'_>) -> Outcome {
+        let pager = self.pager;
+        let gate = match self.may_block {
+            true => Some(pager.gate.lock()),
+            false => pager.gate.try_lock(),
+        };
+        let Some(_gate) = gate else {
+            return Outcome::Busy;
+        };
+        let word = pager.table.load(page);
+        if word.state() != State::Staged {
+            return self.wake(page);
+        }
+        // The staged frame still counts until the evictor has dropped it, so this one needs room of
+        // its own.
+        let Some(mut room) = pager.budget.reserve(1) else {
+            return Outcome::NoRoom;
+        };
+        let source = pager.staging.page(word.staging_index()).address() as *const u8;
+        // SAFETY: while the word says Staged and the gate is held, the staging area holds the
+        // program's bytes.
+        let progress = unsafe {
+            let uffd = &pager.handles().uffd;
+            uffd.copy(PageRange::one(page), source, inside.is_closed(page))
+        };
+        room.keep(progress.pages);
+        if progress.pages > 0 {
+            pager.table.update(page, Word::taken_back);
+            pager.enqueue(page);
+        }
+        self.outcome(page, progress)
+    }
+}
