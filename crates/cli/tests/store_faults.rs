@@ -162,7 +162,7 @@ fn slow() {
 #[test]
 fn writes_that_fail_now_and_then_in_place() {
     let uri = "fault:put-fail-after=500,put-fail-every=4,put-delay-us=1000:ram:";
-    if let Some(outcome) = with_store(Kernel::WithoutMove, uri, "four_threads", "16") {
+    if let Some(outcome) = with_store(Kernel::WithoutMove, uri, "four_threads", "32") {
         outcome.expect_code(0);
         let seconds = outcome.elapsed.as_secs_f64();
         assert!(
