@@ -240,6 +240,7 @@ fn memory_calls_at_random_in_one_mib() {
         Err(reason) => skipped("memory_calls_at_random_in_one_mib", &reason),
         Ok(_) => {
             let mut command = governed(&["--resident", "1M"], &program);
+            command.env("HAZARD_FORKS", if can_fork() { "1" } else { "0" });
             came_out_well(name, &run(command.args(["16", "3"]), GOVERNED_LIMIT));
         }
     }

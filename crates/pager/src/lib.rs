@@ -29,7 +29,7 @@ pub mod recorder;
 pub mod region;
 pub mod requests;
 pub mod stores;
-pub mod watch;
+pub mod write_notification;
 
 pub use evict::controller::Evictor;
 pub use fault::thread::FaultThread;

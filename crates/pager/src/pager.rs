@@ -24,7 +24,7 @@ use crate::protocol::loss::Loss;
 use crate::recorder::{self, Recorder};
 use crate::requests::{EvictNow, Inbox, Request};
 use crate::stores::Stores;
-use crate::watch::Watch;
+use crate::write_notification::WriteNotifications;
 
 /// The state the pager's threads share, by what belongs together.
 pub struct Pager {
@@ -45,7 +45,7 @@ pub struct Pager {
     /// Which memory is managed, and who may change it.
     pub space: AddressSpace,
     /// Who is told of first writes.
-    pub watch: Watch,
+    pub write_notifications: WriteNotifications,
     /// Which processors the threads use.
     pub(crate) placement: Placement,
     /// What is missed in a steady order.
@@ -98,7 +98,7 @@ impl Pager {
             staging: Staging::new(&handles)?,
             gate: Gate::default(),
             space: AddressSpace::new(),
-            watch: Watch::new(),
+            write_notifications: WriteNotifications::new(),
             placement: Placement::default(),
             streams: Streams::default(),
             pauses: Pauses::default(),

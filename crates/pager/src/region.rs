@@ -14,7 +14,7 @@ use crate::page::word::State;
 use crate::pager::Pager;
 use crate::report::Statistics;
 use crate::requests::{Completion, Request};
-use crate::watch::Watcher;
+use crate::write_notification::WriteObserver;
 
 mod builder;
 mod error;
@@ -71,8 +71,8 @@ pub struct Served {
     /// Its pager.
     pub pager: Arc<Pager>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    /// Held by whoever begins to watch.
-    watching: Mutex<()>,
+    /// Held by whoever begins to observe.
+    observing: Mutex<()>,
 }
 
 impl std::fmt::Debug for Served {
@@ -84,15 +84,16 @@ impl std::fmt::Debug for Served {
 }
 
 impl Served {
-    /// Has `watcher` told of first writes to pages it has closed; false if somebody watches
+    /// Has `observer` told of first writes to pages it has protected; false if somebody is
     /// already. When this returns, everybody who serves knows.
     ///
     /// # Safety
-    /// `watcher` lives until its watching has ended ([`crate::watch::Watch::end`]).
-    pub unsafe fn watch(&self, watcher: *const dyn Watcher) -> bool {
-        let _one = self.watching.lock();
+    /// `observer` lives until that has ended
+    /// ([`crate::write_notification::WriteNotifications::end`]).
+    pub unsafe fn observe_writes(&self, observer: *const dyn WriteObserver) -> bool {
+        let _one = self.observing.lock();
         // SAFETY: passed on.
-        if !unsafe { self.pager.watch.begin(watcher) } {
+        if !unsafe { self.pager.write_notifications.begin(observer) } {
             return false;
         }
         // The pager's threads, and those that serve their own faults, have finished what they were
@@ -189,7 +190,7 @@ impl Region {
         let _pinned = self.pin(range.clone())?;
         for page in self.pages(range.clone())?.iter() {
             // A page that is there but protected would fail a system call that writes to it.
-            let protected = self.served.pager.watch.is_watched()
+            let protected = self.served.pager.write_notifications.is_observed()
                 || self.served.pager.table.load(page).state() == State::Clean;
             if protected && !self.served.pool.serve(page, true, true) {
                 return Err(RegionError::Load(Errno::IO));

@@ -16,7 +16,7 @@ use super::memory::Memory;
 use super::spans::Spans;
 use super::threads::{self, Ending};
 use pagetide_pager::region::Delivery;
-use pagetide_pager::watch::Watcher;
+use pagetide_pager::write_notification::WriteObserver;
 
 /// How long the handler thread looks for the next fault before it sleeps.
 const SPIN_NS: u64 = 20_000;
@@ -88,20 +88,20 @@ pub(crate) struct FaultSource {
     thread: Option<(JoinHandle<()>, Arc<Ending>)>,
 }
 
-/// Has the pagers of all regions among the spans tell `watcher` of first writes. It must live until
-/// [`unwatch`] has returned.
-pub(crate) fn watch<W: Watcher + 'static>(
+/// Has the pagers of all regions among the spans tell `observer` of first writes. It must live
+/// until [`stop_observing`] has returned.
+pub(crate) fn observe<W: WriteObserver + 'static>(
     spans: &Spans,
-    watcher: &Arc<W>,
+    observer: &Arc<W>,
 ) -> Result<(), TrackError> {
-    let pointer = Arc::as_ptr(watcher) as *const dyn Watcher;
+    let pointer = Arc::as_ptr(observer) as *const dyn WriteObserver;
     for (number, region) in spans.regions().enumerate() {
         // SAFETY: our caller keeps it alive.
-        if !unsafe { region.watch(pointer) } {
+        if !unsafe { region.observe_writes(pointer) } {
             spans
                 .regions()
                 .take(number)
-                .for_each(|region| region.pager.watch.end());
+                .for_each(|region| region.pager.write_notifications.end());
             let range = region.memory.range();
             return Err(TrackError::Taken(range.address(), range.bytes()));
         }
@@ -109,9 +109,11 @@ pub(crate) fn watch<W: Watcher + 'static>(
     Ok(())
 }
 
-/// Ends [`watch`].
-pub(crate) fn unwatch(spans: &Spans) {
-    spans.regions().for_each(|region| region.pager.watch.end());
+/// Ends [`observe`].
+pub(crate) fn stop_observing(spans: &Spans) {
+    spans
+        .regions()
+        .for_each(|region| region.pager.write_notifications.end());
 }
 
 impl FaultSource {

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use super::spans::Spans;
 use pagetide_pager::region::Served;
-use pagetide_pager::watch::Watch;
+use pagetide_pager::write_notification::WriteNotifications;
 
 /// Protected pages in a gap between writable ones that are protected along with them rather than in
 /// a call of their own.
@@ -165,12 +165,16 @@ impl Guard {
     /// Runs `f`, which protects pages, while no region's pager acts on what it saw before.
     /// `ETIMEDOUT` when one does for a second.
     pub fn protecting(&self, f: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
-        let watches = || self.spans.regions().map(|region| &region.pager.watch);
-        let result = match watches().all(|watch| watch.close_begins(PATIENCE)) {
+        let notifications = || {
+            self.spans
+                .regions()
+                .map(|region| &region.pager.write_notifications)
+        };
+        let result = match notifications().all(|one| one.begin_protecting(PATIENCE)) {
             true => f(),
             false => Err(Errno::TIMEDOUT),
         };
-        watches().for_each(Watch::close_ends);
+        notifications().for_each(WriteNotifications::end_protecting);
         result
     }
 
@@ -347,21 +351,21 @@ mod tests {
     use crate::memory::Memory;
 
     #[test]
-    fn settling_waits_for_those_inside_and_for_nobody_who_comes_later() {
+    fn settling_waits_for_those_serving_and_for_nobody_who_comes_later() {
         let page = Mapping::new(PAGE_SIZE).unwrap();
         let memory = Memory::mapping("page", &page).unwrap();
         let guard = Guard::new(Spans::new(vec![memory]).unwrap(), None);
         for round in 0..3 {
-            let (inside, settled) = (guard.serving(), AtomicBool::new(false));
+            let (serving, settled) = (guard.serving(), AtomicBool::new(false));
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     guard.settle();
                     settled.store(true, SeqCst);
                 });
                 std::thread::sleep(Duration::from_millis(20));
-                assert!(!settled.load(SeqCst), "round {round}: one is inside");
+                assert!(!settled.load(SeqCst), "round {round}: one is serving");
                 let later = guard.serving();
-                drop(inside);
+                drop(serving);
                 let since = std::time::Instant::now();
                 while !settled.load(SeqCst) {
                     assert!(
@@ -373,7 +377,7 @@ mod tests {
                 drop(later);
             });
         }
-        // Barred ones are not inside.
+        // Barred ones do not serve.
         guard.barred(|| assert!(guard.try_serving().is_none()));
         assert!(guard.try_serving().is_some());
     }

@@ -9,14 +9,14 @@ use pagetide_kernel::{PageNumber, PageRange};
 use rustix::io::Errno;
 
 use super::error::{TrackError, system};
-use super::faults::{FaultSource, OnWrite, open_for_writes, register, unwatch, watch};
+use super::faults::{FaultSource, OnWrite, observe, open_for_writes, register, stop_observing};
 use super::guard::{Guard, Protector, runs};
 use super::memory::Memory;
 use super::method::Method;
 use super::presence::read_every_page;
 use super::spans::Spans;
 use pagetide_pager::region::Delivery;
-use pagetide_pager::watch::{Opened, Watcher};
+use pagetide_pager::write_notification::{FirstWrite, WriteObserver};
 
 /// Marks pages as written.
 struct Marker(Guard);
@@ -46,21 +46,21 @@ impl OnWrite for Marker {
     }
 }
 
-impl Watcher for Marker {
-    fn is_closed(&self, page: PageNumber) -> bool {
+impl WriteObserver for Marker {
+    fn is_write_protected(&self, page: PageNumber) -> bool {
         let index = self.0.spans.index(page);
         index.is_some_and(|index| self.0.is_protected(index))
     }
 
-    fn open(&self, page: PageNumber, unprotect: &mut dyn FnMut()) -> Opened {
+    fn before_write(&self, page: PageNumber, unprotect: &mut dyn FnMut()) -> FirstWrite {
         let Some(_serving) = self.0.try_serving() else {
-            return Opened::Busy;
+            return FirstWrite::Busy;
         };
         unprotect();
         if let Some(index) = self.0.spans.index(page) {
             self.0.mark_writable(index, index + 1);
         }
-        Opened::Yes
+        FirstWrite::Allowed
     }
 
     fn wait_for_room(&self) {}
@@ -111,7 +111,7 @@ impl HandledTracker {
         }
         let words = marker.0.spans.pages().div_ceil(64);
         let taken = Mapping::new(words * size_of::<u64>()).map_err(system("mmap"))?;
-        watch(&marker.0.spans, &marker)?;
+        observe(&marker.0.spans, &marker)?;
         let mut tracker = HandledTracker {
             taken,
             marker,
@@ -160,7 +160,7 @@ impl HandledTracker {
 impl Drop for HandledTracker {
     fn drop(&mut self) {
         self.marker.0.unprotect_all();
-        unwatch(&self.marker.0.spans);
+        stop_observing(&self.marker.0.spans);
         drop(self.faults.take());
     }
 }

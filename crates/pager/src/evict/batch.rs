@@ -277,17 +277,17 @@ impl<'p> Batch<'p> {
 
     fn give_back_one(&mut self, next: usize) -> bool {
         let pager = self.pager;
-        // Before the gate: those inside may wait for it.
-        let inside = pager.watch.enter_waiting();
+        // Before the gate: those in a read section may wait for it.
+        let section = pager.write_notifications.enter_waiting();
         let _gate = pager.gate.lock();
         let (page, index) = (self.pager.staging.owner(next), next);
         if !Self::is_staged_at(pager.table.load(page), index) {
             return true;
         }
         let (range, source) = (PageRange::one(page), pager.staging.page(index));
-        // A moved page can be written to at once, so one that is closed is copied.
-        let closed = inside.is_closed(page);
-        let progress = (!closed).then(|| {
+        // A moved page can be written to at once, so one that is write-protected is copied.
+        let protected = section.is_write_protected(page);
+        let progress = (!protected).then(|| {
             // SAFETY: the page goes back to the place it was taken from, which has been missing
             // since.
             unsafe { pager.handles().uffd.move_pages(range, source, false) }
@@ -299,7 +299,7 @@ impl<'p> Batch<'p> {
         let copied = stop == Some(Stop::Refused) && {
             let source = source.address() as *const u8;
             // SAFETY: the staging area holds the page's bytes, and its place is missing.
-            let progress = unsafe { pager.handles().uffd.copy(range, source, closed) };
+            let progress = unsafe { pager.handles().uffd.copy(range, source, protected) };
             progress.stop.is_none()
         };
         if !moved && !copied {

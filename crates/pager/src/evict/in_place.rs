@@ -313,8 +313,8 @@ impl Evictor<'_> {
     /// Ends the protection of a page that stays, unless somebody watches for writes to it.
     fn unprotect(&self, page: PageNumber) {
         let pager = self.pager;
-        let inside = pager.watch.enter_waiting();
-        if !inside.is_closed(page) {
+        let section = pager.write_notifications.enter_waiting();
+        if !section.is_write_protected(page) {
             let range = PageRange::one(page);
             let _ = pager.handles().uffd.write_protect(range, false);
         }

@@ -1,15 +1,16 @@
 //! The first write to a page that is write-protected: it is clean, being evicted in place, or
-//! somebody watches for it.
+//! somebody observes it.
 use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 
 use super::handler::{Handler, Outcome};
 use crate::page::word::{State, Word};
 use crate::recorder::Kind;
-use crate::watch::{Inside, Opened, Watcher};
+use crate::write_notification::{FirstWrite, ReadSection, WriteObserver};
 
 impl Handler<'_> {
-    /// Makes a present page writable, telling who watches; none if its word is not `word` any more.
+    /// Makes a present page writable, telling who observes; none if its word is not `word` any
+    /// more.
     ///
     /// The page is pinned meanwhile: an eviction that began in between would protect the page anew
     /// and take its bytes, or a fetch show it as clean, and what is written after this late end of
@@ -18,10 +19,10 @@ impl Handler<'_> {
         &mut self,
         page: PageNumber,
         word: Word,
-        inside: &Inside<'_>,
+        section: &ReadSection<'_>,
     ) -> Option<Outcome> {
-        match inside.watcher_of(page) {
-            Some(watcher) => Some(self.tell_watcher(page, word, watcher)),
+        match section.observer_of(page) {
+            Some(observer) => Some(self.notify_observer(page, word, observer)),
             None => self.make_writable(page, word),
         }
     }
@@ -44,8 +45,13 @@ impl Handler<'_> {
         Some(outcome)
     }
 
-    /// Has the watcher told and the page made writable.
-    fn tell_watcher(&mut self, page: PageNumber, word: Word, watcher: &dyn Watcher) -> Outcome {
+    /// Tells the observer, which has the page made writable.
+    fn notify_observer(
+        &mut self,
+        page: PageNumber,
+        word: Word,
+        observer: &dyn WriteObserver,
+    ) -> Outcome {
         let pager = self.pager;
         // An eviction in place that finds the page taken gives it up.
         let taken = word.recalled().pinned();
@@ -53,7 +59,7 @@ impl Handler<'_> {
             return Outcome::Busy;
         }
         let mut superfluous = None;
-        let opened = watcher.open(page, &mut || {
+        let first_write = observer.before_write(page, &mut || {
             let was = pager.table.update(page, Word::written);
             if was.state() == State::Clean {
                 superfluous = Some(was.place());
@@ -65,10 +71,10 @@ impl Handler<'_> {
         if let Some(place) = superfluous {
             self.release(place);
         }
-        match opened {
-            Opened::Yes => Outcome::Installed,
-            Opened::Busy => Outcome::Busy,
-            Opened::NoRoom => Outcome::NoRoomForOldBytes,
+        match first_write {
+            FirstWrite::Allowed => Outcome::Installed,
+            FirstWrite::Busy => Outcome::Busy,
+            FirstWrite::NoRoom => Outcome::NoRoomForOldBytes,
         }
     }
 

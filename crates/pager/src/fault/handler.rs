@@ -21,7 +21,7 @@ use crate::budget::Reservation;
 use crate::handles::{StartError, system};
 use crate::page::word::{State, Word};
 use crate::pager::Pager;
-use crate::watch::Inside;
+use crate::write_notification::ReadSection;
 
 /// Most pages installed at once: a stream's widest window.
 pub(super) const RUN_PAGES: usize = WINDOW_MAX as usize;
@@ -93,28 +93,28 @@ impl<'p> Handler<'p> {
 
     /// Serves `fault` if that can be done now.
     pub(crate) fn serve(&mut self, fault: Fault) -> Outcome {
-        let Some(inside) = self.pager.watch.enter() else {
+        let Some(section) = self.pager.write_notifications.enter() else {
             return Outcome::Busy;
         };
         loop {
             let word = self.pager.table.load(fault.page);
-            if let Some(outcome) = self.serve_as(word, fault, &inside) {
+            if let Some(outcome) = self.serve_as(word, fault, &section) {
                 return outcome;
             }
         }
     }
 
     /// By what `word` says; none if it has changed since.
-    fn serve_as(&mut self, word: Word, fault: Fault, inside: &Inside<'_>) -> Option<Outcome> {
+    fn serve_as(&mut self, word: Word, fault: Fault, section: &ReadSection<'_>) -> Option<Outcome> {
         let page = fault.page;
         Some(match word.state() {
-            State::Untouched => self.fill_zeros(page, inside),
-            State::Stored => self.fetch_one(page, fault.write, inside),
+            State::Untouched => self.fill_zeros(page, section),
+            State::Stored => self.fetch_one(page, fault.write, section),
             State::Resident | State::Clean | State::Protecting if fault.write_protect => {
-                return self.first_write(page, word, inside);
+                return self.first_write(page, word, section);
             }
             State::Resident | State::Clean | State::Protecting => self.refill_vanished(page, word),
-            State::Staged => self.take_back(page, inside),
+            State::Staged => self.take_back(page, section),
             State::Poisoned => self.poison(page),
             // The evictor holds the gate while it moves the page; once the gate opens the word says
             // what became of it.
@@ -126,7 +126,7 @@ impl<'p> Handler<'p> {
         })
     }
 
-    fn fetch_one(&mut self, page: PageNumber, write: bool, inside: &Inside<'_>) -> Outcome {
+    fn fetch_one(&mut self, page: PageNumber, write: bool, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
         let room = match self.detaching {
             true => Some(pager.budget.reserve_anyway(1)),
@@ -138,7 +138,7 @@ impl<'p> Handler<'p> {
         let Some(mut claim) = Claim::stored(&pager.table, PageRange::one(page)) else {
             return Outcome::Busy;
         };
-        match self.fetch(&mut claim, room, Purpose::Demand { write }, inside) {
+        match self.fetch(&mut claim, room, Purpose::Demand { write }, section) {
             Ok(progress) => self.outcome(page, progress),
             Err(error) => self.lose(page, claim, &error),
         }
@@ -151,7 +151,7 @@ impl<'p> Handler<'p> {
         claim: &mut Claim<'p>,
         mut room: Reservation<'p>,
         purpose: Purpose,
-        inside: &Inside<'_>,
+        section: &ReadSection<'_>,
     ) -> Result<Progress, StoreError> {
         self.read(claim, purpose)?;
         let expected = match purpose {
@@ -161,7 +161,7 @@ impl<'p> Handler<'p> {
             Purpose::Ahead | Purpose::Load => claim.is_rewritten(),
         };
         let unprotected = expected || !self.pager.handles().copy_protects;
-        let writable = unprotected && !inside.any_closed(claim.pages());
+        let writable = unprotected && !section.any_write_protected(claim.pages());
         // SAFETY: the buffer holds the pages' bytes (verified by the store's checksum), and COPY
         // never overwrites a page.
         let progress = unsafe {

@@ -6,7 +6,7 @@ use super::claim::Claim;
 use super::handler::{Handler, Outcome};
 use crate::handles::Ownership;
 use crate::page::word::{State, Word};
-use crate::watch::Inside;
+use crate::write_notification::ReadSection;
 
 impl Handler<'_> {
     /// A page believed present is missing: the program emptied it (an event already seen, or
@@ -39,7 +39,7 @@ impl Handler<'_> {
 
     /// The page is on its way out and wanted again: copied back from the staging area. The evictor
     /// sees by the word that it is taken.
-    pub(super) fn take_back(&mut self, page: PageNumber, inside: &Inside<'_>) -> Outcome {
+    pub(super) fn take_back(&mut self, page: PageNumber, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
         let gate = match self.may_block {
             true => Some(pager.gate.lock()),
@@ -62,7 +62,11 @@ impl Handler<'_> {
         // program's bytes.
         let progress = unsafe {
             let uffd = &pager.handles().uffd;
-            uffd.copy(PageRange::one(page), source, inside.is_closed(page))
+            uffd.copy(
+                PageRange::one(page),
+                source,
+                section.is_write_protected(page),
+            )
         };
         room.keep(progress.pages);
         if progress.pages > 0 {

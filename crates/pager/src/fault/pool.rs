@@ -130,8 +130,8 @@ impl HandlerPool {
     pub fn serve(&self, page: PageNumber, write: bool, write_protect: bool) -> bool {
         // A snapshot that holds all threads still waits for those that are serving: they must not
         // be held in the middle of it.
-        let watched = self.pager.watch.is_watched();
-        let mask = watched.then(|| set_signal_mask(ALL_SIGNALS));
+        let observed = self.pager.write_notifications.is_observed();
+        let mask = observed.then(|| set_signal_mask(ALL_SIGNALS));
         let served = self.with(|handler, _| self.serve_with(handler, page, write, write_protect));
         if let Some(mask) = mask {
             set_signal_mask(mask);
@@ -184,10 +184,10 @@ impl HandlerPool {
                 Outcome::Installed | Outcome::Woken => break,
                 Outcome::NoRoom => self.wait_for_room(handler.is_recent(page)),
                 Outcome::NoRoomForOldBytes => {
-                    if let Some(inside) = pager.watch.enter()
-                        && let Some(watcher) = inside.watcher_of(page)
+                    if let Some(section) = pager.write_notifications.enter()
+                        && let Some(observer) = section.observer_of(page)
                     {
-                        watcher.wait_for_room();
+                        observer.wait_for_room();
                     }
                 }
                 Outcome::Busy | Outcome::EventPending => {

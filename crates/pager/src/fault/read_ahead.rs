@@ -142,7 +142,7 @@ impl Handler<'_> {
         let pager = self.pager;
         let most = range.pages().min(room).min(at_once(pager).into());
         let most = most.min(RUN_PAGES as u64);
-        let Some(inside) = pager.watch.enter() else {
+        let Some(section) = pager.write_notifications.enter() else {
             return 0;
         };
         if most == 0 {
@@ -155,7 +155,7 @@ impl Handler<'_> {
             return 0;
         };
         room.shrink_to(claim.pages().pages());
-        match self.fetch(&mut claim, room, purpose, &inside) {
+        match self.fetch(&mut claim, room, purpose, &section) {
             Ok(progress) => progress.pages,
             // Whoever needs one of the pages will try again, and say what is lost.
             Err(_) => {

@@ -9,12 +9,12 @@ use super::claim::Claim;
 use super::handler::{Handler, Outcome, RUN_PAGES};
 use crate::page::word::Word;
 use crate::recorder::Kind;
-use crate::watch::Inside;
+use crate::write_notification::ReadSection;
 
 impl Handler<'_> {
     /// Installs zeros at `page`, and at as many untouched pages after it as the walk so far
     /// suggests.
-    pub(super) fn fill_zeros(&mut self, page: PageNumber, inside: &Inside<'_>) -> Outcome {
+    pub(super) fn fill_zeros(&mut self, page: PageNumber, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
         self.zero_window = match page == self.next_zero {
             true => (self.zero_window * 2).min(RUN_PAGES as u64),
@@ -37,8 +37,8 @@ impl Handler<'_> {
             return Outcome::NoRoom;
         };
         let range = claim.pages();
-        // Open pages among closed ones are protected with them: that costs a fault.
-        let protect = inside.any_closed(range);
+        // Others are protected with those that must be: that costs a fault.
+        let protect = section.any_write_protected(range);
         // SAFETY: untouched pages hold zeros, and COPY never overwrites a page.
         let progress = unsafe {
             let uffd = &pager.handles().uffd;
@@ -48,7 +48,7 @@ impl Handler<'_> {
             // The kernel takes no range that crosses the end of a mapping.
             drop((claim, room));
             self.next_zero = PageNumber(0);
-            return self.fill_zeros(page, inside);
+            return self.fill_zeros(page, section);
         }
         let installed = match progress.stop {
             // A page that is there already, unheard of, is resident all the same.

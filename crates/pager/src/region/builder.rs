@@ -139,7 +139,7 @@ impl Builder {
             pool,
             pager,
             threads,
-            watching: Mutex::new(()),
+            observing: Mutex::new(()),
         });
         let region = Region { served };
         let attached = Completion::new();

@@ -13,7 +13,7 @@ use super::start::Start;
 use super::writers::Writers;
 use crate::faults::OnWrite;
 use crate::guard::Guard;
-use pagetide_pager::watch::{Opened, Watcher};
+use pagetide_pager::write_notification::{FirstWrite, WriteObserver};
 
 /// What writers, the sweep and the arming share.
 pub(crate) struct Shared {
@@ -160,32 +160,32 @@ impl OnWrite for Shared {
 }
 
 /// Pages of a region: their pager brings the faults, and waits where this may not.
-impl Watcher for Shared {
-    fn is_closed(&self, page: PageNumber) -> bool {
+impl WriteObserver for Shared {
+    fn is_write_protected(&self, page: PageNumber) -> bool {
         let index = self.guard.spans.index(page);
         index.is_some_and(|index| self.guard.is_protected(index))
     }
 
-    fn open(&self, page: PageNumber, unprotect: &mut dyn FnMut()) -> Opened {
+    fn before_write(&self, page: PageNumber, unprotect: &mut dyn FnMut()) -> FirstWrite {
         let (Some(index), Some(_serving)) =
             (self.guard.spans.index(page), self.guard.try_serving())
         else {
-            return Opened::Busy;
+            return FirstWrite::Busy;
         };
         let Some(mut held) = self.pages.try_hold(index) else {
-            return Opened::Busy;
+            return FirstWrite::Busy;
         };
         if self.phase().needs(held.word()) {
             let Some(slot) = self.pool.try_take() else {
                 self.waits.fetch_add(1, SeqCst);
                 self.start.go_if_armed();
-                return Opened::NoRoom;
+                return FirstWrite::NoRoom;
             };
             self.save(index, &mut held, slot);
         }
         let phase = self.phase();
         if phase.needs(held.word()) {
-            return Opened::Busy;
+            return FirstWrite::Busy;
         }
         self.faults.fetch_add(1, SeqCst);
         held.set_written(phase.epoch);
@@ -194,7 +194,7 @@ impl Watcher for Shared {
         }
         unprotect();
         self.guard.mark_writable(index, index + 1);
-        Opened::Yes
+        FirstWrite::Allowed
     }
 
     fn wait_for_room(&self) {

@@ -2,10 +2,10 @@
 //!
 //! To open a page, the kernel interrupts every other processor that runs the program and waits for
 //! its answer: 2 us, or 20 us and more where a hypervisor carries each interrupt. The sweep is what
-//! runs there. So where interrupts are dear, and one writer alone loses more time by them than its
-//! turns would cost it, the sweep shares that writer's processor, in short turns, and each first
-//! write takes a fifth of what it took. So does whoever protects memory while the writer goes on.
-//! Otherwise they work elsewhere.
+//! runs there. So where interrupts are expensive, and one writer alone loses more time
+//! by them than its turns would cost it, the sweep shares that writer's processor, in short turns,
+//! and each first write takes a fifth of what it took. So does whoever protects memory while the
+//! writer goes on. Otherwise they work elsewhere.
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use super::copy_aside::Shared;
 use pagetide_pager::placement::CpuBinding;
 
 /// Opening a page takes so long only if another processor has to answer.
-const DEAR_NS: u64 = 6_000;
+const EXPENSIVE_NS: u64 = 6_000;
 /// How often the sweep considers where to be.
 const CONSIDER_NS: u64 = 1_000_000;
 /// In percent of the writer's time, what its interrupts take, or would take: from the first on the
@@ -110,17 +110,17 @@ impl<'a> Placement<'a> {
         self.share(lost_percent >= enough);
     }
 
-    /// Shares the writer's processor if interrupting it is dear, there is one alone, and it is
+    /// Shares the writer's processor if interrupting it is expensive, there is one alone, and it is
     /// `worth` it.
     fn share(&mut self, worth: bool) {
         if self.fixed {
             return;
         }
         let writers = &self.shared.writers;
-        let dear = writers.open_ns.load(Relaxed) > DEAR_NS;
+        let expensive = writers.open_ns.load(Relaxed) > EXPENSIVE_NS;
         let single = writers.processors.single(&mut self.changes);
         let beside = single
-            .filter(|(thread, _)| dear && worth && shares_processor(*thread))
+            .filter(|(thread, _)| expensive && worth && shares_processor(*thread))
             .and_then(|(_, cpu)| cpu);
         if self.refused.is_some() && self.refused == beside {
             return;
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn it_shares_the_processor_of_a_single_writer_where_interrupts_are_dear() {
+    fn it_shares_the_processor_of_a_single_writer_where_interrupts_are_expensive() {
         apart(|shared| {
             let before = sched_getaffinity(None).unwrap();
             open_at(shared, 2_000);

@@ -21,7 +21,9 @@ use super::under_way::{Claim, Report, Snapshot};
 use super::worker::{Job, Worker};
 use super::writer::{Parent, Writer};
 use crate::error::system;
-use crate::faults::{FaultSource, open_for_writes, refuse_huge_pages, register, unwatch, watch};
+use crate::faults::{
+    FaultSource, observe, open_for_writes, refuse_huge_pages, register, stop_observing,
+};
 use crate::guard::{Guard, Protector};
 use crate::mapping::Mapping;
 use crate::memory::{Backing, Memory};
@@ -288,7 +290,7 @@ impl Drop for Snapshotter {
         drop(self.worker.take());
         drop(self.armer.take());
         self.shared.guard.unprotect_all();
-        unwatch(&self.shared.guard.spans);
+        stop_observing(&self.shared.guard.spans);
         drop(self.faults.take());
         if let Some(uffd) = self.shared.guard.uffd() {
             for span in self.shared.guard.spans.mappings() {
@@ -392,7 +394,7 @@ impl SnapshotterBuilder {
         };
         let worker = Worker::start(&shared, self.incremental)?;
         let armer = Armer::new(&shared)?;
-        watch(&shared.guard.spans, &shared)?;
+        observe(&shared.guard.spans, &shared)?;
         Ok(Snapshotter {
             shared,
             faults: Some(faults),

@@ -1,10 +1,10 @@
-//! Closing a page that a pager's thread is just installing, or just opening, under every
-//! interleaving (loom): a page that ends closed and present is protected, and no write goes
-//! unnoticed.
+//! Protecting a page that a pager's thread is just installing, or just making writable, under every
+//! interleaving (loom): a page that ends protected and present is protected in the kernel, and no
+//! write goes unnoticed.
 //!
-//! The steps are those of `pager::watch`, `track::guard` and `pager::serve`. Each is one atomic
-//! operation (all of them sequentially consistent) or one system call, so the model takes each
-//! under a lock. What the real code tries again is left undone here.
+//! The steps are those of `pager::write_notification`, `track::guard` and `pager::fault`. Each is
+//! one atomic operation (all of them sequentially consistent) or one system call, so the model
+//! takes each under a lock. What the real code tries again is left undone here.
 use std::sync::Arc;
 
 use loom::sync::Mutex;
@@ -12,7 +12,7 @@ use loom::thread;
 
 #[derive(Default)]
 struct State {
-    inside: u32,
+    sections: u32,
     closing: bool,
     /// The tracker's mark.
     open: bool,
@@ -40,7 +40,7 @@ impl Page {
     }
 
     fn enter(&self) -> bool {
-        self.step(|state| state.inside += 1);
+        self.step(|state| state.sections += 1);
         let closing = self.step(|state| state.closing);
         if closing {
             self.leave();
@@ -49,7 +49,7 @@ impl Page {
     }
 
     fn leave(&self) {
-        self.step(|state| state.inside -= 1);
+        self.step(|state| state.sections -= 1);
     }
 
     /// A fault on a missing page: installed as the mark says.
@@ -83,22 +83,22 @@ impl Page {
         self.step(|state| state.protected |= state.present);
     }
 
-    /// Nobody may enter from now on; false if somebody is inside still, when it is given up.
-    fn close_begins(&self) -> bool {
+    /// Nobody may enter from now on; false if a section is open still, when it is given up.
+    fn begin_protecting(&self) -> bool {
         self.step(|state| state.closing = true);
-        self.step(|state| state.inside == 0)
+        self.step(|state| state.sections == 0)
     }
 
-    fn close_ends(&self) {
+    fn end_protecting(&self) {
         self.step(|state| state.closing = false);
     }
 
-    /// Many pages: marks away, everybody inside has left once, protect. Given up, everything counts
-    /// as written and open.
+    /// Many pages: marks away, every open section has ended once, protect. Given up, everything
+    /// counts as written and open.
     fn close_many(&self) -> bool {
         self.step(|state| state.open = false);
-        let empty = self.close_begins();
-        self.close_ends();
+        let empty = self.begin_protecting();
+        self.end_protecting();
         match empty {
             true => self.protect(),
             false => {
@@ -109,13 +109,13 @@ impl Page {
         empty
     }
 
-    /// Few pages: while nobody is inside.
+    /// Few pages: while no section is open.
     fn close_few(&self) -> bool {
-        let empty = self.close_begins();
+        let empty = self.begin_protecting();
         if empty && self.step(|state| std::mem::take(&mut state.open)) {
             self.protect();
         }
-        self.close_ends();
+        self.end_protecting();
         empty
     }
 
@@ -127,7 +127,7 @@ impl Page {
         }
     }
 
-    fn assert_closed_is_protected(&self) {
+    fn assert_protection_holds(&self) {
         self.step(|state| assert!(state.open || !state.present || state.protected));
     }
 }
@@ -140,7 +140,7 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 }
 
 #[test]
-fn a_page_installed_while_it_is_closed_ends_protected() {
+fn a_page_installed_while_it_is_being_protected_ends_protected() {
     for few in [false, true] {
         check(move || {
             let page = Page::new(false, true);
@@ -148,13 +148,13 @@ fn a_page_installed_while_it_is_closed_ends_protected() {
             let installer = thread::spawn(move || other.install());
             page.close(few);
             installer.join().unwrap();
-            page.assert_closed_is_protected();
+            page.assert_protection_holds();
         });
     }
 }
 
 #[test]
-fn a_page_opened_while_it_is_closed_ends_open_or_protected() {
+fn a_page_written_while_it_is_being_protected_ends_open_or_protected() {
     for few in [false, true] {
         check(move || {
             let page = Page::new(true, false);
@@ -162,13 +162,13 @@ fn a_page_opened_while_it_is_closed_ends_open_or_protected() {
             let writer = thread::spawn(move || other.write());
             page.close(few);
             writer.join().unwrap();
-            page.assert_closed_is_protected();
+            page.assert_protection_holds();
             page.step(|state| assert!(!state.written || state.noticed));
         });
     }
 }
 
-/// The instant: the writer is held while pages are closed; another thread's fault is not.
+/// The instant: the writer is held while pages are protected; another thread's fault is not.
 #[test]
 fn a_write_after_the_instant_is_noticed_whoever_installs_the_page() {
     for few in [false, true] {
