@@ -121,7 +121,7 @@ fn threads_are_parked_though_a_region_in_the_process_has_threads_that_block_sign
 #[test]
 fn pre_arming_meanwhile_does_not_spoil_an_instant() {
     let _watch = ends_in_time();
-    let (pages, armers) = if is_slow() { (512, 1) } else { (2048, 2) };
+    let (pages, armers) = if is_slow() { (256, 1) } else { (2048, 2) };
     let (plain, directory) = (Plain::new(pages), tempfile::tempdir().unwrap());
     let Some(snapshotter) = snapshotter(&plain, Delivery::Thread, true) else {
         return;
