@@ -275,8 +275,11 @@ pub mod arena {
             // SAFETY: as above.
             unsafe { mprotect(address as *mut _, len, rights) }?;
         }
-        // SAFETY: advice on our own new mapping; leaving it out of core dumps changes no contents.
-        let _ = unsafe { madvise(address as *mut _, len, Advice::LinuxDontDump) };
+        // Tables are sparse: a huge page would be mostly empty. Nor does a core dump need them.
+        for advice in [Advice::LinuxNoHugepage, Advice::LinuxDontDump] {
+            // SAFETY: advice on our own new mapping that changes no contents.
+            let _ = unsafe { madvise(address as *mut _, len, advice) };
+        }
         Ok(())
     }
 

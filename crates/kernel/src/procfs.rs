@@ -53,13 +53,33 @@ pub fn read_all(file: &OwnedFd, text: &mut Vec<u8>) -> Result<(), Errno> {
     }
 }
 
-/// Pages of address space, from an open `statm` of a process or thread; 0 where it cannot be read.
-/// It changes with every mapping made or undone, and costs a microsecond to read.
-pub fn address_space_pages(statm: &OwnedFd) -> u64 {
-    let mut text = [0u8; 64];
+/// Sizes from `statm`, in pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Sizes {
+    /// Address space. It changes with every mapping made or undone.
+    pub address_space: u64,
+    /// Resident anonymous memory. Kernels before 6.2 may be late with 64 pages a thread.
+    pub anonymous: u64,
+}
+
+/// From an open `statm` of a process or thread; zeros where it cannot be read. Costs a microsecond.
+pub fn sizes(statm: &OwnedFd) -> Sizes {
+    let mut text = [0u8; 128];
     let len = rustix::io::pread(statm, &mut text, 0).unwrap_or(0);
-    let digits = text[..len].iter().take_while(|b| b.is_ascii_digit());
-    digits.fold(0, |n, b| n * 10 + u64::from(b - b'0'))
+    sizes_in(&text[..len])
+}
+
+/// The first three fields: address space, resident, and what of that is a file's or shared memory.
+fn sizes_in(text: &[u8]) -> Sizes {
+    let mut fields = text.split(|b| *b == b' ').map(|digits| {
+        let digits = digits.iter().take_while(|b| b.is_ascii_digit());
+        digits.fold(0u64, |n, b| n * 10 + u64::from(b - b'0'))
+    });
+    let [address_space, resident, shared] = [(); 3].map(|()| fields.next().unwrap_or(0));
+    Sizes {
+        address_space,
+        anonymous: resident.saturating_sub(shared),
+    }
 }
 
 /// The directory to start at, and the path from there.

@@ -19,6 +19,8 @@ pub struct Budget {
     loan: AtomicU64,
     loan_until_ns: AtomicU64,
     resident: AtomicU64,
+    /// Resident pages of memory that is to be attached only when the budget is nearly used up.
+    awaited: AtomicU64,
     /// Pages attached.
     managed: AtomicU64,
     /// Pages the fault thread waits for.
@@ -75,6 +77,7 @@ impl Budget {
             loan: AtomicU64::new(0),
             loan_until_ns: AtomicU64::new(0),
             resident: AtomicU64::new(0),
+            awaited: AtomicU64::new(0),
             managed: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
@@ -104,7 +107,19 @@ impl Budget {
 
     /// Whether no more than the budget is resident.
     pub fn is_kept(&self) -> bool {
-        self.resident() <= self.get()
+        self.resident_in_all() <= self.get()
+    }
+
+    /// Pages resident, those included of memory that is not attached yet.
+    pub fn resident_in_all(&self) -> u64 {
+        self.resident() + self.awaited.load(Ordering::Acquire)
+    }
+
+    /// So many pages are resident of memory that is to be attached only when the budget is nearly
+    /// used up.
+    pub fn set_awaited(&self, pages: u64) {
+        self.awaited.store(pages, Ordering::Release);
+        self.note_resident(self.resident());
     }
 
     /// Pages resident, in-flight ones included.
@@ -196,12 +211,14 @@ impl Budget {
     /// Gives `pages` back to the budget.
     pub(crate) fn unreserve(&self, pages: u64) {
         let before = self.resident.fetch_sub(pages, Ordering::AcqRel);
-        let bytes = before.saturating_sub(pages) * PAGE_SIZE as u64;
+        let awaited = self.awaited.load(Ordering::Relaxed);
+        let bytes = (before.saturating_sub(pages) + awaited) * PAGE_SIZE as u64;
         self.ledger.resident_bytes.store(bytes, Ordering::Relaxed);
     }
 
     fn note_resident(&self, resident: u64) {
-        let (bytes, ledger) = (resident * PAGE_SIZE as u64, self.ledger);
+        let awaited = self.awaited.load(Ordering::Relaxed);
+        let (bytes, ledger) = ((resident + awaited) * PAGE_SIZE as u64, self.ledger);
         ledger.resident_bytes.store(bytes, Ordering::Relaxed);
         if bytes > ledger.resident_bytes_max.load(Ordering::Relaxed) {
             ledger.resident_bytes_max.store(bytes, Ordering::Relaxed);

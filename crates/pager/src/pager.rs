@@ -308,7 +308,7 @@ impl Pager {
     /// may have noted in the wrong order.
     pub fn note_store(&self) {
         let (usage, ledger) = (self.stores.active().usage(), self.ledger);
-        let resident = self.budget.resident() * PAGE_SIZE as u64;
+        let resident = self.budget.resident_in_all() * PAGE_SIZE as u64;
         for (counter, value) in [
             (&ledger.resident_bytes, resident),
             (&ledger.store_bytes, usage.bytes),

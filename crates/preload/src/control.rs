@@ -16,7 +16,8 @@ use rustix::net::{
 
 use crate::agent::{self, Agent};
 use crate::credentials;
-use crate::requests::AUXILIARY;
+use crate::deferral;
+use crate::requests::{AUXILIARY, BELL};
 
 /// Connections served at once; more wait in the kernel's queue.
 const CONNECTIONS: usize = 16;
@@ -127,7 +128,7 @@ impl Connection {
     /// One step; whether the connection goes on.
     fn step(&mut self, agent: &Agent, readable: bool) -> bool {
         if let Some(deadline) = self.pending {
-            let holds = agent.pager.budget.is_kept();
+            let holds = deferral::is_counted() && agent.pager.budget.is_kept();
             if holds || Instant::now() > deadline {
                 self.pending = None;
                 let reply = if holds {
@@ -165,6 +166,8 @@ impl Connection {
             Ok(Request::Stat) => self.answer(&statistics(agent)),
             Ok(Request::Limit { bytes, timeout_ms }) => {
                 agent.pager.budget.set(bytes.div_ceil(PAGE_SIZE as u64));
+                deferral::note_limit();
+                BELL.ring();
                 self.pending =
                     Some(Instant::now() + Duration::from_millis(timeout_ms.min(3_600_000)));
                 true
@@ -207,7 +210,7 @@ fn late(agent: &Agent) -> Reply {
             "{} bytes are still resident against a limit of {}: locked pages, or a store that \
              takes none ({} errors); the limit stays in force and is reached as soon as that \
              allows",
-            pager.budget.resident() * PAGE_SIZE as u64,
+            pager.budget.resident_in_all() * PAGE_SIZE as u64,
             pager.budget.get() * PAGE_SIZE as u64,
             pager
                 .ledger

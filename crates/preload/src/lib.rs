@@ -3,7 +3,8 @@
 //!
 //! It is its own small world. Its allocations come from memory no pager takes ([`alloc`]); its
 //! threads are raw threads with descriptors of their own ([`threads`]); the program's memory is
-//! found by looking ([`scanner`]), not by replacing `malloc` or `mmap`.
+//! found by looking ([`scanner`]), not by replacing `malloc` or `mmap`, and registered when the
+//! budget is nearly used up ([`deferral`]).
 //!
 //! The functions it stands in for
 //! - make processes and threads ([`forking`], [`exec`], [`stacks`]), or say where they may run
@@ -23,6 +24,7 @@ mod config;
 mod control;
 mod counters;
 mod credentials;
+mod deferral;
 mod exec;
 mod executing;
 mod forking;

@@ -71,7 +71,7 @@ const ROOM_BYTES: u64 = 16 << 20;
 
 fn address_space_bytes() -> u64 {
     let statm = procfs::open_self(c"/proc/self/statm");
-    let pages = statm.map_or(0, |file| procfs::address_space_pages(&file));
+    let pages = statm.map_or(0, |file| procfs::sizes(&file).address_space);
     pages * pagetide_kernel::PAGE_SIZE as u64
 }
 

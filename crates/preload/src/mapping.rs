@@ -8,6 +8,7 @@
 use pagetide_kernel::syscall::syscall;
 
 use crate::agent::agent;
+use crate::deferral;
 use crate::next::{returned, returned_address};
 use crate::requests;
 
@@ -28,6 +29,7 @@ unsafe fn map(
         == libc::MAP_ANONYMOUS | libc::MAP_PRIVATE;
     let governed = anonymous
         && len >= LARGE
+        && !deferral::has_room_for(len)
         && agent().is_some_and(|agent| len as u64 > agent.config.wishes.mappings_over_bytes);
     // Populating at once would make everything resident before it is governed; it is a hint, and
     // left out.

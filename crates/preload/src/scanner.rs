@@ -5,19 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagetide_kernel::maps::{Backing, Maps};
+use pagetide_kernel::own;
+use pagetide_kernel::procfs::{self, Sizes};
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_kernel::{PAGE_SIZE, PageRange, each_gap};
-use pagetide_kernel::{own, procfs};
 use pagetide_pager::requests::{Completion, Request};
 use rustix::io::Errno;
 
 use crate::agent::{Agent, Threads};
-use crate::handover;
 use crate::leases::Leases;
 use crate::program::Program;
 use crate::requests::{self, AUXILIARY, BELL};
 use crate::retry::Retry;
+use crate::{deferral, handover};
 
 /// How often the size of the address space is looked at: bounds how much new memory can be touched
 /// before it is governed.
@@ -73,7 +74,11 @@ impl Scanner {
                 self.work();
             }
             self.growing = self.growing.saturating_sub(1);
-            let tick = if self.growing > 0 { TICK_GROWING } else { TICK };
+            let tick = match self.growing > 0 {
+                _ if deferral::is_on() => deferral::tick(),
+                true => TICK_GROWING,
+                false => TICK,
+            };
             BELL.wait(seen, Some(tick));
         }
     }
@@ -85,8 +90,46 @@ impl Scanner {
             pager.budget.progress.ring();
         }
         crate::stacks::reap();
-        let pages = self.statm.as_ref().map_or(0, procfs::address_space_pages);
-        requests::note_address_space(pages);
+        let sizes = (self.statm.as_ref()).map_or_else(Sizes::default, procfs::sizes);
+        requests::note_address_space(sizes.address_space);
+        match deferral::is_on() {
+            true => self.count(sizes.anonymous),
+            false => self.look_for_memory(sizes.address_space),
+        }
+        let threads = Threads::get();
+        if threads.fault.tid() == 0 || threads.evictor.tid() == 0 {
+            pager.end_process(
+                "a thread of the pager was ended from outside; its memory cannot be served any \
+                 more",
+            );
+        }
+    }
+
+    /// Registration is deferred: all that was asked to be found is the kernel's still.
+    fn count(&mut self, resident: u64) {
+        let wanted = requests::look_wanted();
+        if !deferral::count(&self.agent.pager, resident) {
+            self.register_all();
+        }
+        requests::looked(wanted);
+    }
+
+    /// Ends the deferral. All memory is registered before the pages of any are counted, which takes
+    /// longer: from then on nothing is filled without room for it.
+    fn register_all(&mut self) {
+        deferral::disable_huge_pages();
+        for range in self.fresh() {
+            // SAFETY: anonymous memory of the program, whose faults the fault thread serves. What
+            // is not attached below is at the next look.
+            let _ = unsafe { self.agent.pager.handles().uffd.register(range) };
+        }
+        deferral::end(&self.agent.pager);
+        self.sweep();
+    }
+
+    /// Attaches new memory, if there may be some.
+    fn look_for_memory(&mut self, pages: u64) {
+        let pager = &self.agent.pager;
         let seen = (pages, pager.space.changes());
         // The program may unmap and map the same size again; what it does right after a change is
         // looked for once more.
@@ -107,13 +150,6 @@ impl Scanner {
             self.looks = self.looks.saturating_sub(1);
             self.sweep();
             requests::looked(wanted);
-        }
-        let threads = Threads::get();
-        if threads.fault.tid() == 0 || threads.evictor.tid() == 0 {
-            pager.end_process(
-                "a thread of the pager was ended from outside; its memory cannot be served any \
-                 more",
-            );
         }
     }
 

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::counters::{identify, map_ledger};
 use crate::refuse::{decline, tight_limits};
 use crate::scanner::Scanner;
-use crate::{forking, processors, stacks, threads};
+use crate::{deferral, forking, processors, stacks, threads};
 
 /// Set aside for the agent's own memory: page words for all 128 TiB that a program can map (8 bytes
 /// a page, 256 GiB), and 64 GiB for everything else.
@@ -32,10 +32,6 @@ pub fn at_load() {
     };
     // Before the program runs, which may change its environment.
     mask::read();
-    // Anonymous memory under userfaultfd gets 4 KiB pages; huge pages beforehand would only have to
-    // be split.
-    // SAFETY: prctl(PR_SET_THP_DISABLE) takes plain numbers.
-    unsafe { libc::prctl(41, 1, 0, 0, 0) };
     // Reading the environment has used the allocator already; what it mapped is on the list by now,
     // and no scanner looks yet.
     if let Err(errno) = pagetide_kernel::own::arena::set_aside(ADDRESS_SPACE_BYTES, 256 << 20) {
@@ -95,7 +91,9 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
             let agent = agent::make(agent);
             let mut scanner = Scanner::new(agent);
             threads::run(agent);
-            scanner.sweep();
+            if !is_deferred(agent) {
+                scanner.sweep();
+            }
             agent::announce();
             scanner.run()
         }
@@ -104,6 +102,16 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
             refuse(refusal)
         }
     }
+}
+
+/// Whether registration is deferred, which is settled here. A trace is of all faults.
+fn is_deferred(agent: &Agent) -> bool {
+    let deferred = agent.config.wishes.trace.is_none() && deferral::begin(&agent.pager.budget);
+    // Where pages are evicted in place, a huge one would go only as a whole.
+    if !deferred || !agent.pager.handles().can_move() {
+        deferral::disable_huge_pages();
+    }
+    deferred
 }
 
 fn set_up(config: Config) -> Result<Agent, Refusal> {
