@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn threads_that_try_and_threads_that_wait_exclude_each_other() {
-        const TIMES: usize = 10_000;
+        const TIMES: usize = 2_000;
         static COUNT: Mutex<(usize, bool)> = Mutex::new((0, false));
         std::thread::scope(|scope| {
             for waits in [true, false, true, false] {
