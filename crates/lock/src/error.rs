@@ -189,6 +189,21 @@ impl LockError {
     }
 
     /// The kernel's error number.
+    ///
+    /// ```
+    /// use pagetide::lock::{Errno, LockFlags, mlock2, munlock};
+    ///
+    /// # fn main() -> Result<(), pagetide::lock::LockError> {
+    /// let table = vec![0u8; 1 << 20];
+    /// match mlock2(table.as_ptr(), table.len(), LockFlags::ONFAULT) {
+    ///     Ok(()) => munlock(table.as_ptr(), table.len())?,
+    ///     Err(error) if error.errno() == Errno::NOMEM => eprintln!("over the limit: {error}"),
+    ///     Err(error) if error.errno() == Errno::PERM => eprintln!("the limit is 0: {error}"),
+    ///     Err(error) => return Err(error),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn errno(&self) -> Errno {
         self.errno
     }

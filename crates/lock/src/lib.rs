@@ -76,7 +76,7 @@ pub use secret::{SecretBuf, SecretBufBuilder};
 pub use secret_pages::InChild;
 pub use watch::WatchStatistics;
 
-/// The kernel's error numbers, as the calls return them.
+/// The kernel's error numbers, as the calls return them. See the example of [`LockError::errno`].
 pub use rustix::io::Errno;
-/// Protection and flags for [`mmap`] and [`mremap`].
+/// Protection and flags for [`mmap`] and [`mremap`]. See the example of [`mmap`].
 pub use rustix::mm::{MapFlags, MremapFlags, ProtFlags};

@@ -31,6 +31,23 @@ use super::state::{errno_of, pages};
 /// # Safety
 /// As `mmap`: with `MAP_FIXED` nothing uses what was mapped there, and a file's bytes may change
 /// under a reader.
+///
+/// ```
+/// use pagetide::lock::{LockFlags, MapFlags, MremapFlags, ProtFlags, mmap, mremap, munmap};
+///
+/// # fn main() -> Result<(), pagetide::lock::LockError> {
+/// let (anywhere, protection) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
+/// let (flags, lock) = (MapFlags::PRIVATE, LockFlags::ONFAULT);
+/// // SAFETY: new memory, at a place that the kernel chooses.
+/// let mapped = unsafe { mmap(anywhere, 4096, protection, flags, None, lock) };
+/// let Ok(memory) = mapped else { return Ok(()) }; // over the lock limit
+/// // SAFETY: nobody has a pointer into it.
+/// let larger = unsafe { mremap(memory, 4096, 8192, MremapFlags::MAYMOVE, None) };
+/// let (memory, len) = larger.map_or((memory, 4096), |moved| (moved, 8192));
+/// // SAFETY: the same.
+/// unsafe { munmap(memory, len) }
+/// # }
+/// ```
 pub unsafe fn mmap(
     address: *mut c_void,
     len: usize,

@@ -6,6 +6,7 @@ use pagetide_kernel::{PageNumber, PageRange};
 use super::flags::Mode;
 
 /// Who holds a page locked.
+#[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Holders {
     /// The process, by the calls; locking again replaces the mode.
@@ -102,6 +103,7 @@ impl Holders {
 }
 
 /// A run of pages with the same holders.
+#[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
     /// Its pages.
@@ -118,6 +120,7 @@ struct Entry {
 
 /// The interval map. Neighbours with equal holders are one segment, as the kernel merges its own;
 /// pages that nobody holds are in none.
+#[doc(hidden)]
 #[derive(Debug, Default)]
 pub struct Registry {
     /// By first page; entries are disjoint and not empty.

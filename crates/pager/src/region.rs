@@ -25,6 +25,24 @@ pub use error::RegionError;
 pub use pin::PinGuard;
 
 /// How a fault reaches the pager.
+///
+/// ```
+/// use std::io::Read as _;
+///
+/// use pagetide::{Delivery, Region};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let builder = Region::builder().length(1 << 20).delivery(Delivery::Signal);
+/// let Ok(region) = builder.build() else { return Ok(()) }; // the system has no userfaultfd
+/// let mut program = std::fs::File::open("/proc/self/exe")?;
+/// region.with_resident(0..4096, |bytes| {
+///     // SAFETY: nobody else uses these bytes meanwhile.
+///     program.read_exact(unsafe { &mut *bytes }) // a system call, so the bytes must be resident
+/// })??;
+/// assert_eq!(&region.as_slice()[..4], b"\x7fELF");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Delivery {
     /// A handler thread reads the userfaultfd. System calls on missing pages work.
@@ -57,6 +75,24 @@ pub enum Delivery {
 /// [`Region::as_slice`] and [`Region::as_mut_slice`] borrow the region as memory; paging does not
 /// change what bytes they show. A page the store lost raises SIGBUS, as a failing disk does under a
 /// mapped file.
+///
+/// ```
+/// use pagetide::Region;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let builder = Region::builder().length(16 << 20).resident(1 << 20); // bytes
+/// let Ok(mut region) = builder.build() else { return Ok(()) }; // no right to open a userfaultfd
+/// for page in region.as_mut_slice().chunks_exact_mut(4096) {
+///     page[0] = 7; // 4096 pages, of which 256 are resident at a time
+/// }
+/// let stats = region.stats();
+/// assert!(stats.resident_bytes_max <= 1 << 20 && stats.evictions >= 4096 - 256);
+///
+/// region.set_budget(4 << 20)?; // more of it, from here on
+/// assert!(region.as_slice().iter().step_by(4096).all(|byte| *byte == 7)); // from the store
+/// # Ok(())
+/// # }
+/// ```
 pub struct Region {
     served: Arc<Served>,
 }

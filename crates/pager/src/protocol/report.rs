@@ -9,6 +9,19 @@ use serde::{Deserialize, Serialize};
 
 /// Statistics of one process or region. Byte counts are bytes, times nanoseconds unless the name
 /// says otherwise.
+///
+/// ```
+/// use pagetide::Region;
+///
+/// let builder = Region::builder().length(16 << 20).resident(1 << 20); // bytes
+/// if let Ok(mut region) = builder.build() {
+///     region.as_mut_slice().fill(1);
+///     let stats = region.stats();
+///     println!("{} faults, {} pages evicted", stats.faults, stats.evictions);
+///     println!("{} bytes resident, {} in the store", stats.resident_bytes, stats.store_bytes);
+///     assert!(stats.resident_bytes <= stats.budget_bytes);
+/// }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// Process ID.
@@ -65,6 +78,17 @@ pub struct Statistics {
 
 /// A distribution of times in nanoseconds; zeros when empty. Values are upper bounds of their
 /// bucket (at most 1/16 too high).
+///
+/// ```
+/// use pagetide::Region;
+///
+/// if let Ok(mut region) = Region::builder().length(1 << 20).build() {
+///     region.as_mut_slice().fill(1);
+///     let latency = region.stats().fault_latency_ns;
+///     println!("of 100 faults, 99 took at most {} microseconds", latency.p99 / 1000);
+///     assert!(latency.p50 <= latency.p99);
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[allow(missing_docs)]
 pub struct Latency {

@@ -27,6 +27,20 @@ use crate::{Handles, Ownership, Pager, StartError};
 const NO_SIGNALS: u64 = !C_LIBRARY_SIGNALS;
 
 /// Makes a [`Region`].
+///
+/// ```
+/// use pagetide::{Policy, Region, RegionBuilder};
+///
+/// let builder: RegionBuilder = Region::builder()
+///     .length(64 << 20) // bytes of memory
+///     .resident(8 << 20) // bytes that may be resident
+///     .store_uri("ram:?max=64M") // where the others are; or a file, a device, a server
+///     .policy(Policy::S3Fifo);
+/// match builder.build() {
+///     Ok(region) => assert_eq!(region.len(), 64 << 20),
+///     Err(error) => eprintln!("{error}"), // no right to open a userfaultfd, say
+/// }
+/// ```
 #[must_use]
 pub struct Builder {
     length: usize,

@@ -10,6 +10,18 @@ use crate::handles::StartError;
 /// What can go wrong with a region.
 ///
 /// `Debug` shows the same as `Display`, so that `?` in `main` shows the advice.
+///
+/// ```
+/// use pagetide::{Region, RegionError};
+///
+/// let region = match Region::builder().length(1 << 20).resident(64 << 10).build() {
+///     Ok(region) => region,
+///     Err(RegionError::Start(error)) => return eprintln!("{error}"), // what is missing here
+///     Err(error) => panic!("{error}"),
+/// };
+/// let refused = region.pin(0..region.len()); // 256 pages; 16 may be resident
+/// assert!(matches!(refused, Err(RegionError::Pinned(256, 16))));
+/// ```
 #[derive(thiserror::Error)]
 pub enum RegionError {
     /// The length is not positive, or too large to map.

@@ -47,6 +47,24 @@ fn unpin_pages(pager: &Pager, range: PageRange) {
 }
 
 /// Keeps pages resident while it lives.
+///
+/// ```
+/// use pagetide::Region;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let Ok(region) = Region::builder().length(1 << 20).build() else {
+///     return Ok(()); // no right to open a userfaultfd
+/// };
+/// let pinned = region.pin(0..8192)?; // two pages
+/// region.evict(0..region.len())?; // all that may go
+/// assert_eq!(region.stats().resident_bytes, 8192);
+///
+/// drop(pinned);
+/// region.evict(0..region.len())?;
+/// assert_eq!(region.stats().resident_bytes, 0);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "the pages are pinned only while the guard lives"]
 pub struct PinGuard<'r> {
     pager: &'r Pager,

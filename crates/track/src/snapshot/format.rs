@@ -77,6 +77,16 @@ impl std::fmt::Display for SnapshotId {
 debug_is_display!(SnapshotId);
 
 /// How a block's bytes are stored.
+///
+/// ```
+/// use pagetide::track::snapshot::format::{Block, Codec};
+///
+/// let block = Block { offset: 128, stored_len: 1500, pages: 16, codec: Codec::Lz4, sum: 0 };
+/// match block.codec {
+///     Codec::Raw => println!("{} bytes as they are", block.stored_len),
+///     Codec::Lz4 => println!("{} bytes for {} pages", block.stored_len, block.pages),
+/// }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Codec {
@@ -87,6 +97,17 @@ pub enum Codec {
 }
 
 /// The header's contents.
+///
+/// ```
+/// use pagetide::track::snapshot::format::{HEADER_BYTES, Header, SnapshotId, Wrong};
+///
+/// # fn main() -> Result<(), Wrong> {
+/// let header = Header { id: SnapshotId::random(), parent: SnapshotId::NONE, created_ns: 0 };
+/// let bytes: [u8; HEADER_BYTES] = header.encode(); // a file begins with them
+/// assert_eq!(Header::decode(&bytes)?.id, header.id);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// This snapshot.
@@ -98,6 +119,18 @@ pub struct Header {
 }
 
 /// What is wrong with a fixed part.
+///
+/// ```
+/// use pagetide::track::snapshot::format::{HEADER_BYTES, Header, SnapshotId, Wrong};
+///
+/// assert_eq!(Header::decode(&[0; HEADER_BYTES]), Err(Wrong::Magic));
+///
+/// let header = Header { id: SnapshotId::random(), parent: SnapshotId::NONE, created_ns: 0 };
+/// let mut bytes = header.encode();
+/// bytes[20] ^= 1;
+/// let wrong = Header::decode(&bytes).unwrap_err();
+/// assert_eq!(wrong.to_string(), "the header is damaged (checksum)");
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
     /// Other first bytes.
@@ -174,6 +207,16 @@ impl Header {
 }
 
 /// The trailer's contents: where the directory is.
+///
+/// ```
+/// use pagetide::track::snapshot::format::{Header, SnapshotId, TRAILER_BYTES, Trailer, Wrong};
+///
+/// let header = Header { id: SnapshotId::random(), parent: SnapshotId::NONE, created_ns: 0 };
+/// let trailer = Trailer { id: header.id, directory: 128, directory_len: 40, directory_sum: 0 };
+/// let len = 128 + 40 + TRAILER_BYTES as u64; // bytes of the whole file
+/// assert_eq!(Trailer::decode(&trailer.encode(), &header, len), Ok(trailer));
+/// assert_eq!(Trailer::decode(&[0; TRAILER_BYTES], &header, len), Err(Wrong::Torn));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trailer {
     /// The snapshot it belongs to.
@@ -233,6 +276,8 @@ impl Trailer {
 }
 
 /// A region as the directory has it.
+///
+/// See the example of [`Directory`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RegionEntry {
     /// Its name, unique in the file.
@@ -244,6 +289,8 @@ pub struct RegionEntry {
 }
 
 /// A block of up to [`BLOCK_PAGES_MAX`] pages.
+///
+/// See the example of [`Directory`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Block {
     /// Where its bytes begin in the file.
@@ -259,6 +306,8 @@ pub struct Block {
 }
 
 /// Pages that follow each other in a region and in a block.
+///
+/// See the example of [`Directory`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Index of the region.
@@ -274,6 +323,20 @@ pub struct Run {
 }
 
 /// What the file holds, and where.
+///
+/// ```
+/// use pagetide::track::snapshot::format::{Block, Codec, Directory, RegionEntry, Run};
+///
+/// // One block of one page, behind the header. It is page 7 of the region; all others are zeros.
+/// let directory = Directory {
+///     regions: vec![RegionEntry { name: "table".into(), address: 0, pages: 100 }],
+///     blocks: vec![Block { offset: 128, stored_len: 4096, pages: 1, codec: Codec::Raw, sum: 0 }],
+///     runs: vec![Run { region: 0, pages: 1, first: 7, block: 0, first_in_block: 0 }],
+///     ..Directory::default()
+/// };
+/// let data_end = 128 + 4096; // bytes
+/// assert_eq!(Directory::decode(&directory.encode(), data_end), Ok(directory));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Directory {
     /// Regions.

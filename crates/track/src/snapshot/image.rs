@@ -38,6 +38,31 @@ pub fn open_parent(
 }
 
 /// A region of an image.
+///
+/// ```
+/// use pagetide::track::Image;
+/// use pagetide::track::snapshot::image::ImageRegion;
+/// use pagetide::track::snapshot::reader::BlockBuffer;
+/// # use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
+/// # use pagetide::track::snapshot::sink::FileSink;
+/// # use pagetide::track::snapshot::writer::Writer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("image-region-{}", std::process::id()));
+/// # let region = RegionEntry { name: "table".into(), address: 0, pages: 100 };
+/// # let sink = Box::new(FileSink::create(&path)?);
+/// # let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
+/// # writer.put(0, &[7], &[1; 4096])?;
+/// # writer.finish()?;
+/// let image = Image::open(&path)?;
+/// let region: &ImageRegion = image.region("table")?;
+/// let (mut buffer, mut page) = (BlockBuffer::default(), [0; 4096]);
+/// image.read_page(region.first + 7, &mut buffer, &mut page)?; // page 7 of this region
+/// assert_eq!(page, [1; 4096]);
+/// # std::fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageRegion {
     /// Its name.
@@ -51,6 +76,32 @@ pub struct ImageRegion {
 }
 
 /// Pages that follow each other in the image and in a block.
+///
+/// ```
+/// use pagetide::track::Image;
+/// use pagetide::track::snapshot::reader::BlockBuffer;
+/// # use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
+/// # use pagetide::track::snapshot::sink::FileSink;
+/// # use pagetide::track::snapshot::writer::Writer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("image-run-{}", std::process::id()));
+/// # let region = RegionEntry { name: "table".into(), address: 0, pages: 100 };
+/// # let sink = Box::new(FileSink::create(&path)?);
+/// # let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
+/// # writer.put(0, &[7], &[1; 4096])?;
+/// # writer.finish()?;
+/// let image = Image::open(&path)?;
+/// let mut buffer = BlockBuffer::default();
+/// for run in image.runs() {
+///     let block = image.read(run, &mut buffer)?; // also has the pages before and after the run's
+///     let bytes = &block[run.first_in_block as usize * 4096..][..run.pages as usize * 4096];
+///     assert_eq!((run.first, bytes), (7, &[1; 4096][..]));
+/// }
+/// # std::fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageRun {
     /// Index of the first page among all pages of the image.

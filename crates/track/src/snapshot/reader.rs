@@ -15,6 +15,38 @@ use super::format::{
 use crate::error::debug_is_display;
 
 /// Bytes that can be read at any place.
+///
+/// ```
+/// use std::fs::File;
+/// use std::io;
+/// use std::os::unix::fs::FileExt;
+///
+/// use pagetide::track::snapshot::reader::{SnapshotFile, Source};
+///
+/// /// A snapshot inside a larger file.
+/// struct Part {
+///     file: File,
+///     begin: u64, // in bytes
+///     len: u64,
+/// }
+///
+/// impl Source for Part {
+///     fn len(&self) -> io::Result<u64> {
+///         Ok(self.len)
+///     }
+///
+///     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+///         self.file.read_exact_at(buffer, self.begin + offset)
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let part = Part { file: File::open("/proc/self/exe")?, begin: 4096, len: 1000 };
+/// let error = SnapshotFile::from_source("part", Box::new(part)).unwrap_err();
+/// assert_eq!(error.to_string(), "part: this is not a snapshot file");
+/// # Ok(())
+/// # }
+/// ```
 pub trait Source: Send + Sync {
     /// How many there are.
     fn len(&self) -> io::Result<u64>;
@@ -103,6 +135,37 @@ pub enum FileError {
 debug_is_display!(FileError);
 
 /// An open snapshot file.
+///
+/// ```
+/// use std::path::Path;
+///
+/// use pagetide::track::FileError;
+/// use pagetide::track::snapshot::reader::{BlockBuffer, SnapshotFile};
+/// # use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
+/// # use pagetide::track::snapshot::sink::FileSink;
+/// # use pagetide::track::snapshot::writer::Writer;
+///
+/// fn verify(path: &Path) -> Result<(), FileError> {
+///     let file = SnapshotFile::open(path)?; // all but the blocks is checked
+///     let mut buffer = BlockBuffer::default();
+///     for block in 0..file.blocks() {
+///         file.read_block(block, &mut buffer)?; // an error names a damaged one
+///     }
+///     println!("{}: {} bytes, {:?}", file.name(), file.file_len(), file.regions());
+///     Ok(())
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("verify-{}", std::process::id()));
+/// # let region = RegionEntry { name: "table".into(), address: 0, pages: 100 };
+/// # let sink = Box::new(FileSink::create(&path)?);
+/// # let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
+/// # writer.put(0, &[7], &[1; 4096])?;
+/// # writer.finish()?;
+/// # verify(&path)?;
+/// # std::fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct SnapshotFile {
     name: String,
     source: Box<dyn Source>,
@@ -112,6 +175,8 @@ pub struct SnapshotFile {
 }
 
 /// Room for one block.
+///
+/// See the example of [`SnapshotFile`]: one serves for all blocks, one after the other.
 pub struct BlockBuffer {
     stored: Vec<u8>,
     pages: Vec<u8>,
@@ -265,6 +330,29 @@ impl std::fmt::Debug for SnapshotFile {
 }
 
 /// Which file an open one is, whatever its names are.
+///
+/// ```
+/// use pagetide::track::snapshot::reader::open_file;
+/// # use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
+/// # use pagetide::track::snapshot::sink::FileSink;
+/// # use pagetide::track::snapshot::writer::Writer;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("identity-{}", std::process::id()));
+/// # let region = RegionEntry { name: "table".into(), address: 0, pages: 100 };
+/// # let sink = Box::new(FileSink::create(&path)?);
+/// # let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
+/// # writer.put(0, &[7], &[1; 4096])?;
+/// # writer.finish()?;
+/// let link = path.with_extension("link");
+/// std::fs::hard_link(&path, &link)?;
+/// let ((_, one), (_, other)) = (open_file(&path)?, open_file(&link)?);
+/// assert_eq!(one, other); // two names of one file
+/// # std::fs::remove_file(&path)?;
+/// # std::fs::remove_file(&link)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     device: u64,

@@ -6,6 +6,43 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Takes a snapshot's bytes, in order.
+///
+/// ```
+/// use std::io;
+/// use std::sync::{Arc, Mutex};
+///
+/// use pagetide::track::snapshot::reader::SnapshotFile;
+/// use pagetide::track::snapshot::sink::Sink;
+/// # use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
+/// # use pagetide::track::snapshot::writer::Writer;
+///
+/// /// Keeps the bytes in memory. Another sink could send them to a server.
+/// #[derive(Clone, Default)]
+/// struct Bytes(Arc<Mutex<Vec<u8>>>);
+///
+/// impl Sink for Bytes {
+///     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+///         self.0.lock().unwrap().extend(bytes);
+///         Ok(())
+///     }
+///
+///     fn commit(&mut self) -> io::Result<()> {
+///         Ok(()) // nothing to make durable
+///     }
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let regions = vec![RegionEntry { name: "table".into(), address: 0, pages: 100 }];
+/// # let id = SnapshotId::random();
+/// let sink = Bytes::default();
+/// // Or `Snapshotter::snapshot_to`.
+/// let writer = Writer::new(Box::new(sink.clone()), id, None, regions)?;
+/// writer.finish()?;
+/// let bytes = sink.0.lock().unwrap().clone();
+/// assert_eq!(SnapshotFile::from_source("bytes", Box::new(bytes))?.regions()[0].pages, 100);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Sink: Send {
     /// Takes all of `bytes`.
     fn append(&mut self, bytes: &[u8]) -> io::Result<()>;
@@ -24,6 +61,20 @@ static COUNTER: AtomicU64 = AtomicU64::new(0);
 /// A file written under a temporary name in the same directory, flushed to the disk and renamed at
 /// the end. Dropped before that, it is removed. It holds what was in memory, so only its owner may
 /// read it.
+///
+/// ```
+/// use pagetide::track::snapshot::sink::{FileSink, Sink};
+///
+/// # fn main() -> std::io::Result<()> {
+/// # let path = std::env::temp_dir().join(format!("file-sink-{}", std::process::id()));
+/// let mut sink = FileSink::create(&path)?;
+/// sink.append(b"some bytes")?;
+/// assert!(!path.exists()); // not before it is complete
+/// sink.commit()?;
+/// assert_eq!(std::fs::read(&path)?, b"some bytes");
+/// # std::fs::remove_file(&path)
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct FileSink {
     file: Option<BufWriter<File>>,

@@ -12,6 +12,29 @@ use super::format::{
 use super::sink::Sink;
 
 /// The parent of an incremental snapshot.
+///
+/// ```
+/// use pagetide::track::Image;
+/// use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
+/// use pagetide::track::snapshot::sink::FileSink;
+/// use pagetide::track::snapshot::writer::{Parent, Writer};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let directory = std::env::temp_dir().join(format!("parent-{}", std::process::id()));
+/// # std::fs::create_dir_all(&directory)?;
+/// let regions = vec![RegionEntry { name: "table".into(), address: 0, pages: 100 }];
+/// let (first, second) = (SnapshotId::random(), SnapshotId::random());
+/// let sink = Box::new(FileSink::create(&directory.join("first"))?);
+/// Writer::new(sink, first, None, regions.clone())?.finish()?;
+///
+/// let parent = Parent { id: first, name: "first".into() };
+/// let sink = Box::new(FileSink::create(&directory.join("second"))?);
+/// Writer::new(sink, second, Some(&parent), regions)?.finish()?;
+/// assert_eq!(Image::open(directory.join("second"))?.files().len(), 2);
+/// # std::fs::remove_dir_all(&directory)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Parent {
     /// Its identity.
@@ -21,6 +44,8 @@ pub struct Parent {
 }
 
 /// What was written.
+///
+/// See the example of [`Writer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
     /// Pages with bytes of their own.
@@ -32,6 +57,27 @@ pub struct Written {
 }
 
 /// Writes one snapshot to a sink.
+///
+/// ```
+/// use pagetide::track::snapshot::format::{RegionEntry, SnapshotId};
+/// use pagetide::track::snapshot::sink::FileSink;
+/// use pagetide::track::snapshot::writer::{Writer, Written};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("writer-{}", std::process::id()));
+/// let region = RegionEntry { name: "table".into(), address: 0, pages: 100 };
+/// let sink = Box::new(FileSink::create(&path)?);
+/// let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region])?;
+/// let two_pages = [[1; 4096], [2; 4096]].concat();
+/// writer.put(0, &[7, 9], &two_pages)?; // pages 7 and 9 of region 0
+/// writer.put_zeros(0, 10, 5); // pages 10 to 14
+/// let written: Written = writer.finish()?;
+/// println!("{} bytes", written.file_bytes);
+/// assert_eq!((written.pages, written.zero_pages), (2, 5));
+/// # std::fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Writer {
     sink: Box<dyn Sink>,
     header: Header,

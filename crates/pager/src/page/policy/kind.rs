@@ -4,6 +4,18 @@ use super::fifo::Fifo;
 use super::s3fifo::S3Fifo;
 
 /// The policies there are.
+///
+/// ```
+/// use pagetide::{Policy, Region};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy: Policy = "fifo".parse()?; // from a configuration, say
+/// assert_eq!(policy, Policy::Fifo);
+/// let builder = Region::builder().length(64 << 20).resident(8 << 20).policy(policy);
+/// # let _ = builder;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Kind {
     /// [`Fifo`].
