@@ -125,7 +125,8 @@ pub unsafe fn with_forks_caught<R>(
         restorer: pagetide_sigreturn as *const () as usize,
         mask: u64::MAX,
     };
-    let mask = set_signal_mask(0);
+    // All blocked, to learn what was: with any open, one that is pending would be delivered.
+    let mask = set_signal_mask(u64::MAX);
     set_signal_mask(mask & !SIGSYS_BIT);
     CONTEXT.store((&raw mut context).cast(), Ordering::Release);
     let (text, text_len) = own_text();
