@@ -22,7 +22,7 @@ use crate::child::restart_in_child;
 use crate::leases::{self, Ticket};
 use crate::next::{Next, set_errno};
 use crate::requests::{self, AUXILIARY};
-use crate::{alloc, exec, handover, scratch_stack};
+use crate::{alloc, exec, grown, handover, scratch_stack};
 
 /// A child's agent needs about 16 descriptors; with a lower limit the fork is refused rather than
 /// the child ended.
@@ -86,8 +86,6 @@ impl Caught {
         {
             return Err(Errno::AGAIN);
         }
-        // Memory that has grown in place is not the child's before it is known.
-        requests::ask_to_look();
         let (ticket, lease_fd) = leases::begin(self.agent)?;
         let handed_over = self
             .copy_all(lease_fd)
@@ -101,6 +99,22 @@ impl Caught {
         let copies = handover::copies(self.agent, &kept.numbers().collect::<Vec<_>>())?;
         kept.renumber(copies.into_iter().map(OwnedFd::into_raw_fd));
         Ok(Box::new(kept))
+    }
+
+    /// The pager's threads hold still, and memory stays where it is; none if some has grown that
+    /// they do not know of.
+    fn hold_still(&self) -> Option<(MappingGuard<'static>, LockGuard<'static>)> {
+        let pager = &self.agent.pager;
+        let alone = pager.space.mapping_lock.enter_call();
+        // The scanner, while it works, waits for the fault thread: it must be done before that one
+        // holds still.
+        let auxiliary = AUXILIARY.lock();
+        pager.pause();
+        if grown::is_there(pager) {
+            pager.resume();
+            return None;
+        }
+        Some((alone, auxiliary))
     }
 
     fn take_held(&self) -> Held {
@@ -129,11 +143,11 @@ fn close_all(kept: &Kept) {
 impl AroundFork for Caught {
     fn before(&self) -> Result<(), Errno> {
         let (handed_over, ticket) = self.hand_over()?;
-        let alone = self.agent.pager.space.mapping_lock.enter_call();
-        // The scanner, while it works, waits for the fault thread: it must be done before that one
-        // holds still.
-        let auxiliary = AUXILIARY.lock();
-        self.agent.pager.pause();
+        let held = grown::until_known(|| self.hold_still());
+        let (alone, auxiliary) = held.inspect_err(|_| {
+            close_all(&handed_over);
+            leases::end(ticket, None);
+        })?;
         // Not before: what the evictor stores up to here must be frozen as well.
         let freeze = self.agent.pager.stores.active().freeze();
         self.set_all_inherited(true);

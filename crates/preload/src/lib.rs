@@ -28,6 +28,7 @@ mod deferral;
 mod exec;
 mod executing;
 mod forking;
+mod grown;
 mod handover;
 mod leases;
 mod lock_all;

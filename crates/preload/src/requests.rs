@@ -46,12 +46,6 @@ pub fn look_now() {
     }
 }
 
-/// Has the scanner look at the mappings the next time it works, also if nothing seems to have
-/// changed. Does not wait.
-pub fn ask_to_look() {
-    LOOKS_ASKED.fetch_add(1, SeqCst);
-}
-
 /// Has the scanner work until `answer` gives what is waited for; `None` if it gave nothing in 20 s.
 /// On a busy machine the scanner may get no processor for seconds.
 pub fn wait_for<T>(agent: &Agent, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
