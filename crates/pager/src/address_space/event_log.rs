@@ -83,6 +83,8 @@ pub(super) struct EventLog {
     events: VecDeque<Event>,
     /// Memory that has been moved since no event was under way, where it is.
     arrived: Vec<Arrival>,
+    /// What was moved last, whether or not an event has been under way ever since.
+    last: Option<Arrival>,
     /// Parts of unmappings that came before something moved to another part of the same place,
     /// among the events.
     older: Vec<PageRange>,
@@ -161,7 +163,7 @@ impl EventLog {
                     self.unlooked.push(PageRange::of(at, part.pages()));
                 }
                 self.left(from);
-                self.note_arrival(from, to);
+                self.note_arrival(from, to, memory);
             }
             Event::Fork(_) | Event::Unknown(_) | Event::Fault { .. } => {}
         }
@@ -213,13 +215,21 @@ impl EventLog {
     }
 
     /// Memory arrived. What is several mappings to the kernel is moved piece by piece, and of some
-    /// pieces nothing is heard.
-    fn note_arrival(&mut self, from: PageRange, to: PageNumber) {
+    /// pieces nothing is heard. Between two pieces no event need be under way.
+    fn note_arrival(&mut self, from: PageRange, to: PageNumber, memory: &impl Memory) {
         let by = to.0.wrapping_sub(from.start.0);
-        let before = |first: &&Arrival| first.by == by && first.began < to;
-        let began = self.arrived.iter().find(before).map_or(to, |a| a.began);
+        let is_unknown = |start, end| {
+            start <= end && memory.first_managed_in(PageRange { start, end }).is_none()
+        };
+        let is_one_move = |piece: &&Arrival| piece.by == by && is_unknown(piece.place.end, to);
+        let adjoins = |piece: &&Arrival| piece.by == by && piece.place.end == to;
+        let piece = self.last.iter().find(is_one_move);
+        let piece = piece.or_else(|| self.arrived.iter().find(adjoins));
+        let began = piece.map_or(to, |piece| piece.began);
         let place = PageRange::of(to, from.pages());
-        self.arrived.push(Arrival { by, began, place });
+        let arrival = Arrival { by, began, place };
+        self.last = Some(arrival);
+        self.arrived.push(arrival);
     }
 
     /// What arrived in `range` is no longer there.

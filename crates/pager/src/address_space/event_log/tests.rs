@@ -263,3 +263,40 @@ fn memory_that_arrives_before_its_place_is_heard_to_be_left_keeps_its_words() {
     assert_eq!(log.settle(&mut model), Settled::Now);
     assert_eq!(model.known, model.there);
 }
+
+#[test]
+fn what_was_moved_in_pieces_and_shrunk_and_grown_over_both_is_empty_there() {
+    // Both pieces are in the store, so the kernel cannot be asked whether their pages are there.
+    let (first, second) = (block(1), block(2));
+    let mut model = Model::default();
+    let contents = |place: PageRange, of: PageRange| {
+        place
+            .iter()
+            .zip(of.iter())
+            .map(|(page, old)| (page.0, old.0))
+    };
+    model.there.extend(contents(first, block(1)));
+    model.there.extend(contents(second, block(3)));
+    model.known = model.there.clone();
+    let mut log = EventLog::default();
+    for (from, to) in [(1, 6), (2, 7)] {
+        model.distances.clear();
+        assert!(model.call(Call::Move { from, to }));
+        log.events().extend(model.tell());
+        log.act_on_all(&mut model);
+        // Between the pieces no event is under way.
+        if from == 1 {
+            assert_eq!(log.settle(&mut model), Settled::Now);
+        }
+    }
+    // Heard of when the memory has grown again, in place: of that there is no event.
+    let (kept, cut) = (block(6).start, block(6).after(1));
+    log.events().push_back(Event::Unmap(PageRange {
+        end: block(7).end,
+        ..cut
+    }));
+    log.act_on_all(&mut model);
+    log.settle(&mut model);
+    assert!(log.is_settled());
+    assert_eq!(model.known.keys().collect::<Vec<_>>(), [&kept.0]);
+}
