@@ -6,7 +6,7 @@ DESTDIR ?=
 # How long `make soak` runs, and with which random seed.
 SECONDS ?= 60
 SEED ?= 1
-# Times `make bench-first` runs each system.
+# Times `make bench-first` and `make bench-programs` run each system.
 RUNS ?= 5
 # What `make test-kernels` runs on, and options of tests/kernels/run.py for it.
 KERNELS ?= 5.10 6.1 6.12 6.18 7.3
@@ -16,7 +16,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall test test-full test-programs test-kernels test-kernels-quick demo soak bench-first fmt lint shape msrv deny miri clean toolchain
+.PHONY: build install uninstall test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs fmt lint shape msrv deny miri clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -71,6 +71,10 @@ soak: build
 # Beside kernel swap on zram. Needs root; what it changes on the machine it puts back.
 bench-first: build
 	$(RELEASE)/pagetide-bench first-numbers --runs $(RUNS) --json $(RELEASE)/first-numbers.json
+
+# Real programs beside kernel swap on zram, and where they fit. Needs root, and hours; installs what is missing, and says so.
+bench-programs: build
+	$(RELEASE)/pagetide-bench programs --share 60%,40%,fits --runs $(RUNS) --json $(RELEASE)/programs.json --plot $(RELEASE)/programs.svg
 
 fmt:
 	$(CARGO) fmt --all

@@ -97,6 +97,21 @@ impl MemoryGroup {
             .map_err(Error::other)
     }
 
+    /// How often the kernel ended a process because the group could not be kept within its limit.
+    pub fn oom_kills(&self) -> Result<u64> {
+        let name = if self.unified {
+            "memory.events"
+        } else {
+            "memory.oom_control"
+        };
+        let text = sysfs::read(self.directory.join(name))?;
+        let count = text
+            .lines()
+            .find_map(|line| line.strip_prefix("oom_kill "))
+            .ok_or_else(|| Error::other(format!("{name} has no oom_kill; it has `{text}`")))?;
+        count.parse().map_err(Error::other)
+    }
+
     /// Starts the peak anew; version 2 before Linux 6.12 cannot.
     pub fn reset_peak(&self) -> Result<()> {
         let name = if self.unified {

@@ -6,8 +6,8 @@
 //! changes on the machine is put back by [`undo`].
 //!
 //! [`paging`] compares paging with kernel swap, [`stores`] compares stores, [`policy`] eviction
-//! policies on traces, [`lock`] the ways to lock, [`track`] tracking and snapshots with `fork`;
-//! [`soak`] is a long run under changing budgets.
+//! policies on traces, [`programs`] real programs, [`lock`] the ways to lock, [`track`] tracking
+//! and snapshots with `fork`; [`soak`] is a long run under changing budgets.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod memory;
 pub mod paging;
 pub mod plot;
 pub mod policy;
+pub mod programs;
 pub mod report;
 pub mod runner;
 pub mod soak;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use pagetide_bench::arguments::Usage;
-use pagetide_bench::{launch, lock, paging, policy, report, soak, stores, track, undo};
+use pagetide_bench::{launch, lock, paging, policy, programs, report, soak, stores, track, undo};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -35,6 +35,9 @@ enum Task {
     /// Eviction policies on recorded fault traces and on generated ones: misses of FIFO, LRU,
     /// CLOCK, S3-FIFO, SIEVE, the pager and MIN.
     Policy(policy::Plan),
+    /// Real programs alone, under `pagetide run` and under kernel swap on zram, in a share of the
+    /// memory each takes alone.
+    Programs(programs::plan::Plan),
     /// A verifying program under `pagetide run` while its budget is changed at random.
     Soak(soak::Soak),
     /// Random reads over every store and over kernel swap, beside the published figures of 2019
@@ -82,6 +85,7 @@ impl Task {
             Task::FirstNumbers(plan) => paging::first_numbers::run(plan),
             Task::Paging(plan) => paging::experiment::run(plan),
             Task::Policy(plan) => policy::run(plan),
+            Task::Programs(plan) => programs::experiment::run(plan),
             Task::Soak(plan) => soak::soak(plan),
             Task::Stores(plan) => stores::run(plan),
             Task::Wp(plan) => track::wp::run(plan),

@@ -154,7 +154,8 @@ impl Line {
     }
 }
 
-/// Bars from the left, each with a name, a value and a colour.
+/// Bars from the left, each with a name, a value and a colour. Of a value that is no number there
+/// is the name alone.
 pub fn bars(title: &str, bars: &[(&str, f64, &str)]) -> String {
     let longest = bars.iter().map(|bar| bar.1).fold(1.0, f64::max);
     let mut out = String::new();
@@ -163,6 +164,9 @@ pub fn bars(title: &str, bars: &[(&str, f64, &str)]) -> String {
         let y = 36.0 + 24.0 * index as f64;
         let width = value / longest * 480.0;
         text(&mut out, (10.0, y + 14.0), "start", name);
+        if value.is_nan() {
+            continue;
+        }
         bar(&mut out, (280.0, y), (width, 18.0), colour);
         let place = (286.0 + width, y + 14.0);
         text(&mut out, place, "start", &format!("{value:.1}"));

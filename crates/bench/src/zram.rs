@@ -87,6 +87,20 @@ pub fn start(bytes: u64) -> Result<String> {
     Ok(format!("zram{number}"))
 }
 
+/// The most memory that the device of this name, such as zram0, has taken since
+/// [`forget_most_used`].
+pub fn most_used(name: &str) -> Result<u64> {
+    let text = sysfs::read(format!("/sys/block/{name}/mm_stat"))?;
+    let field = text.split_whitespace().nth(4);
+    let bytes = field.and_then(|field| field.parse().ok());
+    bytes.ok_or_else(|| Error::other(format!("mm_stat of {name} is `{text}`")))
+}
+
+/// Starts [`most_used`] anew.
+pub fn forget_most_used(name: &str) -> Result<()> {
+    sysfs::write(format!("/sys/block/{name}/mem_used_max"), "0")
+}
+
 /// Makes `device`, a device or a file, swap of the highest priority, until everything is undone.
 pub fn swap_on(device: &Path) -> Result<()> {
     let swap = device.to_owned();

@@ -1,0 +1,1 @@
+../../../examples/install-for-tests.sh

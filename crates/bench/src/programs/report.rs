@@ -1,0 +1,226 @@
+//! What `programs` tells people: for each bound a table of times, a table of pages and the means,
+//! and a picture.
+use super::catalogue::PROGRAMS;
+use super::findings::Findings;
+use super::plan::Bound;
+use super::results::{Mean, Measured, Results, Row, Side, Summary};
+use crate::plot::bars;
+use crate::report::{Table, cell, mib};
+
+/// The programs there are.
+pub fn list() -> String {
+    let mut table = Table::new(&["program"]);
+    for program in &PROGRAMS {
+        table.row([format!("{:<12}  {}", program.name, program.what)]);
+    }
+    table.to_string()
+}
+
+/// All tables.
+pub fn text(results: &Results) -> String {
+    let mut out = format!(
+        "{} programs at scale {}, medians of {} runs in turns; times in seconds, ratios below 1 \
+         are better\n{}\n",
+        results.programs.len(),
+        results.scale,
+        results.runs,
+        results.machine
+    );
+    let rows = || results.programs.iter().flat_map(|program| &program.rows);
+    if rows().any(|row| row.swap.is_some()) {
+        out += &format!(
+            "swap: zram with LZ4, page-cluster 0, in a memory cgroup of the budget + {} + a 512th \
+             of the peak for page tables\n",
+            mib(results.allowance_bytes as f64)
+        );
+    }
+    let any = rows().next().is_some();
+    for (at, summary) in results.summary.iter().enumerate().filter(|_| any) {
+        out += &match summary.share {
+            Bound::Fits => fits(&results.programs, at),
+            Bound::Percent(_) => bounded(&results.programs, at, summary.share),
+        };
+        out += &means(summary);
+        out += &failures(&results.programs, at);
+    }
+    for (what, why) in &results.not_measured {
+        out += &format!("\nNOT MEASURED: {what}: {why}\n");
+    }
+    out
+}
+
+/// A number of a side's medians, or how many runs failed and how.
+fn of(side: &Side, decimals: usize, number: fn(&Findings) -> Option<f64>) -> String {
+    match side.failures.first() {
+        None => cell(side.median.as_ref().and_then(number), decimals),
+        Some(first) => {
+            let (failed, runs) = (side.failures.len(), side.runs.len());
+            format!("{} {failed}/{runs}", first.word())
+        }
+    }
+}
+
+fn pages(side: &Side, number: fn(&Findings) -> Option<u64>) -> String {
+    let number = side.median.as_ref().and_then(number);
+    number.map_or_else(|| cell(None, 0), |number| number.to_string())
+}
+
+fn memory(side: &Side) -> String {
+    let bytes = side.median.as_ref().and_then(|median| median.memory_bytes);
+    cell(bytes.map(|bytes| bytes as f64 / f64::from(1 << 20)), 0)
+}
+
+fn bounded(programs: &[Measured], at: usize, share: Bound) -> String {
+    let heads = [
+        "", "peak MiB", "alone", "cpu", "pagetide", "cpu", "swap", "cpu",
+    ];
+    let mut times = Table::new(&[&heads[..], &["wall ratio", "cpu ratio"]].concat());
+    let heads = [
+        "",
+        "on demand",
+        "ahead",
+        "swap-ins",
+        "ratio",
+        "written",
+        "swap-outs",
+    ];
+    let mut counts = Table::new(&[&heads[..], &["MiB in all", "swap's"]].concat());
+    for program in programs {
+        let Row {
+            pagetide,
+            swap,
+            ratio,
+            ..
+        } = &program.rows[at];
+        let swap_of =
+            |get: &dyn Fn(&Side) -> String| swap.as_ref().map_or_else(|| cell(None, 0), get);
+        let wall = |side: &Side| of(side, 2, |f| Some(f.wall_seconds));
+        let cpu = |side: &Side| {
+            let number = side.median.as_ref().map(|f| f.cpu_seconds);
+            cell(number, 2)
+        };
+        times.row([
+            program.name.to_owned(),
+            cell(program.peak_bytes as f64 / f64::from(1 << 20), 0),
+            wall(&program.alone),
+            cpu(&program.alone),
+            wall(pagetide),
+            cpu(pagetide),
+            swap_of(&wall),
+            swap_of(&cpu),
+            cell(ratio.wall, 2),
+            cell(ratio.cpu, 2),
+        ]);
+        counts.row([
+            program.name.to_owned(),
+            pages(pagetide, |f| f.demand_pages),
+            pages(pagetide, |f| f.ahead_pages),
+            swap_of(&|side| pages(side, |f| f.demand_pages)),
+            cell(ratio.demand, 2),
+            pages(pagetide, |f| f.written_pages),
+            swap_of(&|side| pages(side, |f| f.written_pages)),
+            memory(pagetide),
+            swap_of(&memory),
+        ]);
+    }
+    format!("\n{share} of the peak: time\n{times}\n{share} of the peak: pages\n{counts}\n")
+}
+
+fn fits(programs: &[Measured], at: usize) -> String {
+    let heads = ["", "peak MiB", "alone", "cpu", "pagetide", "cpu"];
+    let mut table = Table::new(&[&heads[..], &["wall ratio", "cpu ratio", "evicted"]].concat());
+    for program in programs {
+        let Row {
+            pagetide, ratio, ..
+        } = &program.rows[at];
+        table.row([
+            program.name.to_owned(),
+            cell(program.peak_bytes as f64 / f64::from(1 << 20), 0),
+            of(&program.alone, 2, |f| Some(f.wall_seconds)),
+            of(&program.alone, 2, |f| Some(f.cpu_seconds)),
+            of(pagetide, 2, |f| Some(f.wall_seconds)),
+            of(pagetide, 2, |f| Some(f.cpu_seconds)),
+            cell(ratio.wall, 2),
+            cell(ratio.cpu, 2),
+            pages(pagetide, |f| f.evicted_pages),
+        ]);
+    }
+    format!("\nfits: a budget of 8 GiB, or twice the peak, against the program alone\n{table}\n")
+}
+
+fn means(summary: &Summary) -> String {
+    let line = |what: &str, mean: &Option<Mean>| match mean {
+        None => String::new(),
+        Some(mean) => format!(
+            "{what}: geometric mean {:.2} over {} programs, worst {:.2} ({})\n",
+            mean.geometric, mean.programs, mean.worst, mean.worst_program
+        ),
+    };
+    let over = match summary.share {
+        Bound::Fits => "alone",
+        Bound::Percent(_) => "swap",
+    };
+    let mut out = line(&format!("wall over {over}"), &summary.wall);
+    out += &line(&format!("cpu over {over}"), &summary.cpu);
+    out += &line("pages on demand over swap-ins", &summary.demand);
+    for (whom, failed) in [
+        ("pagetide", &summary.pagetide_failed),
+        ("swap", &summary.swap_failed),
+    ] {
+        if !failed.is_empty() {
+            out += &format!("not survived under {whom}: {}\n", failed.join(", "));
+        }
+    }
+    out
+}
+
+/// Each run that did not end well, and how.
+fn failures(programs: &[Measured], at: usize) -> String {
+    let mut out = String::new();
+    for program in programs {
+        let row = &program.rows[at];
+        let sides = [
+            ("pagetide", Some(&row.pagetide)),
+            ("swap", row.swap.as_ref()),
+        ];
+        for (whom, side) in sides {
+            for failure in side.into_iter().flat_map(|side| &side.failures) {
+                out += &format!("  {} under {whom}: {}\n", program.name, failure.text());
+            }
+        }
+    }
+    out
+}
+
+/// The ratios of wall time as bars, one for each program and bound; of those without a ratio, why.
+pub fn draw(results: &Results) -> String {
+    let colours = ["#3b6ea5", "#d62728", "#2ca02c", "#b0b0b0"];
+    let mut all = Vec::new();
+    for program in &results.programs {
+        for (row, colour) in program.rows.iter().zip(colours.iter().cycle()) {
+            let name = format!("{}, {}{}", program.name, row.share, why_none(row));
+            let percent = row.ratio.wall.map_or(f64::NAN, |ratio| ratio * 100.0);
+            all.push((name, percent, *colour));
+        }
+    }
+    let all: Vec<_> = all
+        .iter()
+        .map(|(name, value, colour)| (&**name, *value, *colour))
+        .collect();
+    bars(
+        "Wall time as % of swap's; where a program fits, of its time alone",
+        &all,
+    )
+}
+
+fn why_none(row: &Row) -> String {
+    let sides = [
+        ("pagetide", Some(&row.pagetide)),
+        ("swap", row.swap.as_ref()),
+    ];
+    let mut failed = sides.into_iter().filter_map(|(whom, side)| {
+        let failure = side?.failures.first()?;
+        Some(format!(": {} under {whom}", failure.word()))
+    });
+    failed.next().unwrap_or_default()
+}
