@@ -171,8 +171,9 @@ macro_rules! all_hazards {
             memory_calls_at_random mlock_part mprotect_none mprotect_readonly mprotect_rwx
             mremap_beside_mmap mremap_dontunmap mremap_grow mremap_move mremap_pieces mremap_shrink
             mremap_shrink_grow mremap_unmap_grow munmap_part munmap_whole odirect_read
-            private_file_mapping privileges_follow process_vm processors_unseen proc_self_mem
-            raw_fork raw_syscall_memory read_write_buffers remap_races reservation rlimit_as
+            private_becomes_shared private_file_mapping privileges_follow process_vm
+            processors_unseen proc_self_mem raw_fork raw_syscall_memory read_write_buffers
+            remap_races reservation rlimit_as
             rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc
             sigalrm_storm sigkill_child sigprof_itimer sigsegv_genuine sigwait_signalfd spawn_family
             static_arrays stop_continue sync_in_paged_memory threads_come_and_go thread_stacks

@@ -254,6 +254,16 @@ impl Pager {
         uffd.is_registered(range, self.unreadable.range())
     }
 
+    /// Whether `range`, if it is one registered mapping at a moment when no event is under way, is
+    /// of a kind that is paged. Shared memory that was mapped where private memory was seen is not.
+    pub fn is_ours(&self, range: PageRange) -> Result<bool, Stop> {
+        let is_shared = self.handles().uffd.is_shared(range.start)?;
+        self.is_registered(range)?;
+        // What it was asked about first is what is there: no event was under way meanwhile, or one
+        // is, and this is asked again.
+        Ok(!is_shared)
+    }
+
     /// Whether a thread of the program has begun to unmap, move or empty memory and its event is
     /// unread, or was until just now: the kernel then refuses this operation, which does nothing.
     pub(crate) fn has_event_pending(&self) -> bool {

@@ -9,7 +9,9 @@ use pagetide_kernel::own;
 use pagetide_kernel::procfs::{self, Sizes};
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::{Urgency, set_urgency};
+use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PAGE_SIZE, PageRange, each_gap};
+use pagetide_pager::Pager;
 use pagetide_pager::requests::{Completion, Request};
 use rustix::io::Errno;
 
@@ -118,12 +120,16 @@ impl Scanner {
     /// longer: from then on nothing is filled without room for it.
     fn register_all(&mut self) {
         deferral::disable_huge_pages();
+        let pager = &self.agent.pager;
         for range in self.fresh() {
-            // SAFETY: anonymous memory of the program, whose faults the fault thread serves. What
-            // is not attached below is at the next look.
-            let _ = unsafe { self.agent.pager.handles().uffd.register(range) };
+            // SAFETY: anonymous memory of the program, whose faults the fault thread serves.
+            let registered = unsafe { pager.handles().uffd.register(range) };
+            if registered.is_ok() && !is_still_ours(pager, range) {
+                // SAFETY: nothing of it was taken out: it is not attached.
+                let _ = unsafe { pager.handles().uffd.unregister(range) };
+            }
         }
-        deferral::end(&self.agent.pager);
+        deferral::end(pager);
         self.sweep();
     }
 
@@ -216,4 +222,17 @@ impl Scanner {
         }
         changed
     }
+}
+
+/// Whether `range`, just registered, is one mapping of private memory: what was seen a moment ago
+/// may be something else by now. The fault thread reads the events that keep this from being said.
+fn is_still_ours(pager: &Pager, range: PageRange) -> bool {
+    const TRIES: u32 = 1000;
+    for _ in 0..TRIES {
+        match pager.is_ours(range) {
+            Err(Stop::EventPending) => std::thread::yield_now(),
+            said => return said == Ok(true),
+        }
+    }
+    false
 }

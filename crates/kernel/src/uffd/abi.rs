@@ -89,6 +89,7 @@ pub(super) struct WriteprotectArg {
     pub range: RangeArg,
     pub mode: u64,
 }
+/// `uffdio_poison` and `uffdio_continue` have the same layout.
 #[repr(C)]
 pub(super) struct PoisonArg {
     pub range: RangeArg,
@@ -104,6 +105,7 @@ pub(super) const COPY: Opcode = opcode::read_write::<TransferArg>(GROUP, 3);
 pub(super) const ZEROPAGE: Opcode = opcode::read_write::<ZeropageArg>(GROUP, 4);
 pub(super) const MOVE: Opcode = opcode::read_write::<TransferArg>(GROUP, 5);
 pub(super) const WRITEPROTECT: Opcode = opcode::read_write::<WriteprotectArg>(GROUP, 6);
+pub(super) const CONTINUE: Opcode = opcode::read_write::<PoisonArg>(GROUP, 7);
 pub(super) const POISON: Opcode = opcode::read_write::<PoisonArg>(GROUP, 8);
 pub(super) const IOC_NEW: Opcode = opcode::none(GROUP, 0);
 

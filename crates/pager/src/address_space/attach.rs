@@ -81,7 +81,12 @@ impl FaultThread<'_> {
             // From here on, what leaves the range is heard of.
             self.messages.log.note_unlooked(range);
             self.wait_for_evictor(range);
-            self.wait_until_registered(range)?;
+            self.wait_until_registered(range).inspect_err(|errno| {
+                if *errno == Errno::INVAL {
+                    // SAFETY: no page of it was taken out.
+                    let _ = unsafe { pager.handles().uffd.unregister(range) };
+                }
+            })?;
         }
         // A forked child has no pager for this memory (unless its fork is caught): better no memory
         // than zeros.
@@ -166,15 +171,16 @@ impl FaultThread<'_> {
     /// whose pages must not be taken for registered ones: they would be moved out, and nobody would
     /// be asked to bring them back. After it, whatever becomes of the mapping raises an event; no
     /// page is moved until that is read, which only this thread does. `EAGAIN` if it is not one
-    /// registered mapping: to be looked at again.
+    /// registered mapping: to be looked at again. `EINVAL` if it is shared memory by now.
     fn wait_until_registered(&mut self, range: PageRange) -> Result<(), Errno> {
         let pager = self.pager;
         loop {
-            match pager.is_registered(range) {
-                Ok(()) => {
+            match pager.is_ours(range) {
+                Ok(true) => {
                     self.messages.kept_since = None;
                     return Ok(());
                 }
+                Ok(false) => return Err(Errno::INVAL),
                 Err(Stop::EventPending) => {
                     pager.space.throttle.kept(&mut self.messages.kept_since);
                     if !self.read_messages() {
