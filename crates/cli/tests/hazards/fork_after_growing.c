@@ -7,7 +7,7 @@ static void hazard(void) {
     size_t all = 4 * MIB;
     char *memory = map_new(all);
     fill(memory, all, 1);
-    for (size_t round = 0; round < ROUNDS; round++) {
+    for (size_t round = 0; round < (size_t)rounds(ROUNDS); round++) {
         size_t cut = (1 + mix(round) % 16) * PAGE, kept = all - cut;
         NEED(mremap(memory, all, kept, 0) == memory);
         if (mremap(memory, kept, all, 0) != memory) skip("there is no room to grow in place");

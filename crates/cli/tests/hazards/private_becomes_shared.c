@@ -5,7 +5,7 @@ enum { THREADS = 16, ROUNDS = 1500, WRITES = 8 };
 
 static void *work(void *argument) {
     uint64_t me = (uintptr_t)argument;
-    for (uint64_t round = 0; round < ROUNDS; round++) {
+    for (uint64_t round = 0; round < (uint64_t)rounds(ROUNDS); round++) {
         size_t length = (1 + mix(me * ROUNDS + round) % 4) * PAGE;
         int rights = PROT_READ | PROT_WRITE;
         char *own = mmap(NULL, length, rights, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
