@@ -11,8 +11,7 @@ static void hazard(void) {
         size_t cut = (1 + mix(round) % 16) * PAGE, kept = all - cut;
         NEED(mremap(memory, all, kept, 0) == memory);
         if (mremap(memory, kept, all, 0) != memory) skip("there is no room to grow in place");
-        pid_t child = fork();
-        NEED(child >= 0);
+        pid_t child = fork_or_fail();
         if (child == 0) {
             check(memory, kept, 1, "what was kept, in the child");
             check_zero(memory + kept, cut, "what has grown, in the child");

@@ -9,8 +9,7 @@ static void hazard(void) {
     NEED(sigprocmask(SIG_BLOCK, &blocked, NULL) == 0);
     NEED(kill(getpid(), SIGUSR1) == 0 && kill(getpid(), SIGTERM) == 0);
     for (int round = 0; round < 10; round++) {
-        pid_t child = fork();
-        NEED(child >= 0);
+        pid_t child = fork_or_fail();
         NEED(sigpending(&pending) == 0);
         int here = sigismember(&pending, SIGUSR1) + sigismember(&pending, SIGTERM);
         if (child == 0) _exit(here == 0 ? 0 : 3);
