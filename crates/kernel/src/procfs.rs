@@ -95,3 +95,17 @@ fn place(path: &'static CStr) -> (BorrowedFd<'static>, &'static CStr) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_the_first_fields_of_statm() {
+        let sizes = sizes_in(b"83462 1234 1000 1 0 93 0\n");
+        assert_eq!((sizes.address_space, sizes.anonymous), (83462, 234));
+        // Cut off, or not to be read.
+        assert_eq!(sizes_in(b"83462 12").anonymous, 12);
+        assert_eq!(sizes_in(b""), Sizes::default());
+    }
+}

@@ -19,7 +19,8 @@ pub struct Budget {
     loan: AtomicU64,
     loan_until_ns: AtomicU64,
     resident: AtomicU64,
-    /// Resident pages of memory that is to be attached only when the budget is nearly used up.
+    /// Resident pages of memory that is to be attached only when the budget is nearly used up, or
+    /// is being attached.
     awaited: AtomicU64,
     /// Pages attached.
     managed: AtomicU64,
@@ -116,7 +117,7 @@ impl Budget {
     }
 
     /// So many pages are resident of memory that is to be attached only when the budget is nearly
-    /// used up.
+    /// used up. They count as the others do; those that are attached then are no longer awaited.
     pub fn set_awaited(&self, pages: u64) {
         self.awaited.store(pages, Ordering::Release);
         self.note_resident(self.resident());
@@ -135,7 +136,7 @@ impl Budget {
 
     /// Pages that may still become resident.
     pub(crate) fn free(&self) -> u64 {
-        self.limit().saturating_sub(self.resident())
+        self.limit().saturating_sub(self.resident_in_all())
     }
 
     /// Pages that may be fetched without being asked for: what the evictor keeps free is for
@@ -167,10 +168,11 @@ impl Budget {
     pub(crate) fn reserve(&self, pages: u64) -> Option<Reservation<'_>> {
         let limit = self.limit();
         let resident = self.resident.fetch_add(pages, Ordering::AcqRel) + pages;
-        if resident + self.low_water() > limit {
+        let in_all = resident + self.awaited.load(Ordering::Relaxed);
+        if in_all + self.low_water() > limit {
             self.work.ring();
         }
-        if resident > limit {
+        if in_all > limit {
             self.resident.fetch_sub(pages, Ordering::AcqRel);
             return None;
         }
@@ -197,6 +199,13 @@ impl Budget {
         self.adopt(pages);
         let budget = self;
         Reservation { budget, pages }
+    }
+
+    /// Counts `pages` of memory that is being attached, whatever the budget.
+    pub(crate) fn adopt_attached(&self, pages: u64) {
+        let less = |awaited: u64| Some(awaited.saturating_sub(pages));
+        let _ = (self.awaited).fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+        self.adopt(pages);
     }
 
     /// Counts `pages` as resident that already are, whatever the budget.
@@ -296,5 +305,28 @@ impl Budget {
         self.progress.forget_waiters();
         self.wanted.store(0, Ordering::SeqCst);
         self.loan.store(0, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_awaited_takes_room_and_is_counted_once() {
+        let memory = pagetide_kernel::own::Mapping::new(Ledger::SIZE).unwrap();
+        // SAFETY: a zeroed mapping of this size is a ledger, and it is leaked.
+        let budget = Budget::new(100, unsafe { &*memory.leak().cast::<Ledger>() });
+        budget.set_awaited(90);
+        assert!(budget.is_kept() && budget.reserve(11).is_none());
+        assert_eq!(budget.free(), 10);
+        budget.reserve(10).expect("there is room").keep(10);
+        // More was found than had been counted.
+        budget.adopt_attached(60);
+        budget.adopt_attached(40);
+        assert_eq!((budget.resident(), budget.resident_in_all()), (110, 110));
+        assert!(!budget.is_kept() && budget.free() == 0);
+        let most = budget.ledger.resident_bytes_max.load(Ordering::Relaxed);
+        assert_eq!(most, 110 * PAGE_SIZE as u64);
     }
 }

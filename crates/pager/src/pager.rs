@@ -256,7 +256,7 @@ impl Pager {
 
     /// Whether `range`, if it is one registered mapping at a moment when no event is under way, is
     /// of a kind that is paged. Shared memory that was mapped where private memory was seen is not.
-    pub fn is_ours(&self, range: PageRange) -> Result<bool, Stop> {
+    pub(crate) fn is_ours(&self, range: PageRange) -> Result<bool, Stop> {
         let is_shared = self.handles().uffd.is_shared(range.start)?;
         self.is_registered(range)?;
         // What it was asked about first is what is there: no event was under way meanwhile, or one

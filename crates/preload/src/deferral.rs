@@ -9,7 +9,8 @@ use pagetide_kernel::PAGE_SIZE;
 use pagetide_pager::Pager;
 use pagetide_pager::budget::Budget;
 
-/// What one processor fills in a millisecond at most, with huge pages: 8 MiB.
+/// What one processor is expected to fill in a millisecond: 8 MiB. Where nothing but one byte of
+/// each page is written, and pages are huge, it is up to 20 MiB.
 const FILLED_PAGES_PER_MS: u64 = 2048;
 /// How long filling at that speed is to stay within the budget while memory is registered, which
 /// begins late where other processes keep the processors busy.
@@ -24,10 +25,11 @@ static ROOM: AtomicU64 = AtomicU64::new(0);
 /// The budget was changed and nothing counted since.
 static STALE: AtomicBool = AtomicBool::new(false);
 
-/// Pages that all processors fill in a millisecond.
+/// Pages that all processors fill in a millisecond, asked once: the answer takes files to be read.
+static FILLED_PER_MS: AtomicU64 = AtomicU64::new(FILLED_PAGES_PER_MS);
+
 fn filled_per_ms() -> u64 {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    processors as u64 * FILLED_PAGES_PER_MS
+    FILLED_PER_MS.load(Relaxed)
 }
 
 /// The resident pages at which memory is registered; 0 with a budget that is soon used up.
@@ -41,6 +43,8 @@ fn threshold(budget: u64, filled_per_ms: u64) -> u64 {
 
 /// Defers registration if the budget is large enough for that; whether it is.
 pub fn begin(budget: &Budget) -> bool {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    FILLED_PER_MS.store(processors as u64 * FILLED_PAGES_PER_MS, Relaxed);
     let deferred = threshold(budget.get(), filled_per_ms()) > 0;
     DEFERRED.store(deferred, SeqCst);
     deferred
@@ -57,7 +61,7 @@ pub fn is_on() -> bool {
     DEFERRED.load(SeqCst)
 }
 
-/// On the scanner: memory is registered.
+/// On the scanner: memory is registered, and its pages are counted.
 pub fn end(pager: &Pager) {
     pager.budget.set_awaited(0);
     DEFERRED.store(false, SeqCst);

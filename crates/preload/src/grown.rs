@@ -14,6 +14,22 @@ use crate::requests;
 /// How long a fork waits for such memory to be attached.
 const PATIENCE_NS: u64 = 2_000_000_000;
 
+/// Those of `ranges`, which are in order, that are in `mapping`, at least in part.
+fn parts_in(mapping: PageRange, ranges: &[PageRange]) -> &[PageRange] {
+    let first = ranges.partition_point(|range| range.end <= mapping.start);
+    let count = ranges[first..].partition_point(|range| range.start < mapping.end);
+    &ranges[first..first + count]
+}
+
+/// Calls `visit` with the parts of `mapping` that are in none of `known`, which are in order, and
+/// not Pagetide's own.
+pub fn each_unknown(mapping: PageRange, known: &[PageRange], visit: impl FnMut(PageRange)) {
+    let mut taken = parts_in(mapping, known).to_vec();
+    own::overlapping(mapping, |own| taken.push(own));
+    taken.sort_unstable_by_key(|part| part.start);
+    each_gap(mapping, taken.into_iter(), visit);
+}
+
 /// While the pager holds still, which has then acted on every event: whether a mapping that is
 /// under it in part has a part that is not, nor is Pagetide's own. Where the list cannot be read,
 /// nothing is known of any.
@@ -25,17 +41,10 @@ pub fn is_there(pager: &Pager) -> bool {
             if mapping.backing != Backing::Anonymous || found {
                 return;
             }
-            let first = managed.partition_point(|m| m.end <= mapping.range.start);
-            let inside = managed[first..]
-                .iter()
-                .take_while(|m| m.start < mapping.range.end);
-            let mut known: Vec<PageRange> = inside.copied().collect();
-            if known.is_empty() {
-                return;
+            let known = parts_in(mapping.range, &managed);
+            if !known.is_empty() {
+                each_unknown(mapping.range, known, |_| found = true);
             }
-            own::overlapping(mapping.range, |own| known.push(own));
-            known.sort_unstable_by_key(|part| part.start);
-            each_gap(mapping.range, known.into_iter(), |_| found = true);
         })
     });
     read.is_ok() && found

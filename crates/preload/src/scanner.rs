@@ -5,17 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagetide_kernel::maps::{Backing, Maps};
-use pagetide_kernel::own;
 use pagetide_kernel::procfs::{self, Sizes};
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::{Urgency, set_urgency};
-use pagetide_kernel::uffd::Stop;
-use pagetide_kernel::{PAGE_SIZE, PageRange, each_gap};
-use pagetide_pager::Pager;
+use pagetide_kernel::{PAGE_SIZE, PageRange};
 use pagetide_pager::requests::{Completion, Request};
 use rustix::io::Errno;
 
 use crate::agent::{Agent, Threads};
+use crate::grown::each_unknown;
 use crate::leases::Leases;
 use crate::program::Program;
 use crate::requests::{self, AUXILIARY, BELL};
@@ -120,17 +118,10 @@ impl Scanner {
     /// longer: from then on nothing is filled without room for it.
     fn register_all(&mut self) {
         deferral::disable_huge_pages();
-        let pager = &self.agent.pager;
-        for range in self.fresh() {
-            // SAFETY: anonymous memory of the program, whose faults the fault thread serves.
-            let registered = unsafe { pager.handles().uffd.register(range) };
-            if registered.is_ok() && !is_still_ours(pager, range) {
-                // SAFETY: nothing of it was taken out: it is not attached.
-                let _ = unsafe { pager.handles().uffd.unregister(range) };
-            }
-        }
-        deferral::end(pager);
+        let fresh = self.fresh();
+        self.agent.pager.register_ahead(&fresh);
         self.sweep();
+        deferral::end(&self.agent.pager);
     }
 
     /// Attaches new memory, if there may be some.
@@ -189,15 +180,7 @@ impl Scanner {
         let _ = maps.for_each(|mapping| {
             let bytes = mapping.range.pages() * PAGE_SIZE as u64;
             if mapping.backing == Backing::Anonymous && bytes > over {
-                let first = spans.partition_point(|s| s.end <= mapping.range.start);
-                let known = spans[first..]
-                    .iter()
-                    .take_while(|s| s.start < mapping.range.end)
-                    .copied();
-                let mut taken: Vec<PageRange> = known.collect();
-                own::overlapping(mapping.range, |own| taken.push(own));
-                taken.sort_unstable_by_key(|t| t.start);
-                each_gap(mapping.range, taken.into_iter(), |piece| fresh.push(piece));
+                each_unknown(mapping.range, &spans, |piece| fresh.push(piece));
             }
         });
         fresh
@@ -222,17 +205,4 @@ impl Scanner {
         }
         changed
     }
-}
-
-/// Whether `range`, just registered, is one mapping of private memory: what was seen a moment ago
-/// may be something else by now. The fault thread reads the events that keep this from being said.
-fn is_still_ours(pager: &Pager, range: PageRange) -> bool {
-    const TRIES: u32 = 1000;
-    for _ in 0..TRIES {
-        match pager.is_ours(range) {
-            Err(Stop::EventPending) => std::thread::yield_now(),
-            said => return said == Ok(true),
-        }
-    }
-    false
 }

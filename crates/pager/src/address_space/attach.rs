@@ -8,6 +8,7 @@ use crate::fault::handler::{Fault, Outcome};
 use crate::fault::thread::FaultThread;
 use crate::handles::Ownership;
 use crate::page::word::State;
+use crate::pager::Pager;
 
 impl FaultThread<'_> {
     /// Gives `range` back to the kernel's care, with every page present.
@@ -83,8 +84,8 @@ impl FaultThread<'_> {
             self.wait_for_evictor(range);
             self.wait_until_registered(range).inspect_err(|errno| {
                 if *errno == Errno::INVAL {
-                    // SAFETY: no page of it was taken out.
-                    let _ = unsafe { pager.handles().uffd.unregister(range) };
+                    // SAFETY: it is shared memory, whose bytes are in the page cache.
+                    unsafe { pager.let_go(range) };
                 }
             })?;
         }
@@ -109,7 +110,7 @@ impl FaultThread<'_> {
             let untouched = |page| pager.table.load(page).state() == State::Untouched;
             // Counted before the evictor can find them: it may count one out again at once.
             let present = run.iter().filter(|page| untouched(*page)).count() as u64;
-            pager.budget.adopt(present);
+            pager.budget.adopt_attached(present);
             let mut adopted = 0;
             for page in run.iter() {
                 let was = pager.table.update(page, |w| {
@@ -204,5 +205,46 @@ impl FaultThread<'_> {
                 part.start = attached.end;
             }
         }
+    }
+}
+
+impl Pager {
+    /// Registers memory that is to be attached right after: nothing more of it is filled then but
+    /// by the fault thread. What is no longer one mapping of private memory is left as it is.
+    pub fn register_ahead(&self, ranges: &[PageRange]) {
+        // So that what must be let go is whole.
+        self.pause_evictor(|| {});
+        for range in ranges {
+            // SAFETY: the fault thread serves the faults, and the range is the program's.
+            let registered = unsafe { self.handles().uffd.register(*range) };
+            if registered.is_ok() && !self.is_still_ours(*range) {
+                // SAFETY: the evictor, which holds still, has taken nothing out.
+                unsafe { self.let_go(*range) };
+            }
+        }
+        self.resume_evictor();
+    }
+
+    /// Asks [`Pager::is_ours`] until the fault thread has read the events that keep the answer.
+    fn is_still_ours(&self, range: PageRange) -> bool {
+        const TRIES: u32 = 1000;
+        for _ in 0..TRIES {
+            match self.is_ours(range) {
+                Err(Stop::EventPending) => std::thread::yield_now(),
+                said => return said == Ok(true),
+            }
+        }
+        false
+    }
+
+    /// Ends the registration of what is not attached, and forgets what is known of its pages.
+    ///
+    /// # Safety
+    /// No page of it was taken out, unless the bytes of all are in the page cache.
+    unsafe fn let_go(&self, range: PageRange) {
+        // SAFETY: by the caller's word.
+        let _ = unsafe { self.handles().uffd.unregister(range) };
+        let _gate = self.gate.lock();
+        self.empty(range);
     }
 }
