@@ -69,6 +69,12 @@ fn a_file_of_the_users_is_left_alone() {
         assert!(text.contains("not a store"), "{text}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "Dear reader");
     }
+    // Locked or not: a lock outlives its owner in a child that has not reached its exec.
+    let locked = fs::File::open(&path).unwrap();
+    locked.lock().unwrap();
+    let text = refusal(&format!("file:{}", path.display()));
+    assert!(text.contains("not a store"), "{text}");
+    assert_eq!(names(directory.path()), ["letter"]);
 }
 
 #[test]

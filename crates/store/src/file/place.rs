@@ -82,13 +82,26 @@ fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError>
         Err(Errno::LOOP) if is_link(name) => return Err(link(name)),
         opened => opened.map_err(|error| unopened("open", name, error))?,
     };
+    // Asked with and without the lock: a file of the user's is refused whoever holds it, also a
+    // child between its fork and its exec, and what is emptied was looked at under the lock.
+    ours_or_empty(&file, name)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(Errno::WOULDBLOCK) => return Ok(None),
         // A filesystem without locks: every process then has to be given its own path.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) | Ok(()) => {}
         Err(error) => return Err(failed("lock", name, error)),
     }
-    let found = fstat(&file).map_err(|error| failed("look at", name, error))?;
+    let found = ours_or_empty(&file, name)?;
+    // Its last owner may have unlinked it between our opening and our locking; the name is then
+    // another file's, or free.
+    let named =
+        stat(name).is_ok_and(|named| (named.st_dev, named.st_ino) == (found.st_dev, found.st_ino));
+    Ok(named.then_some(file))
+}
+
+/// What `file` is, if it is a regular file that is empty or begins as a store's does.
+fn ours_or_empty(file: &OwnedFd, name: &str) -> Result<Stat, StoreError> {
+    let found = fstat(file).map_err(|error| failed("look at", name, error))?;
     if kind(&found) != FileType::RegularFile {
         return Err(config(format!(
             "`{name}` is neither a regular file nor a directory"
@@ -96,19 +109,16 @@ fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError>
     }
     if found.st_size > 0 {
         let mut start = [0; MAGIC.len()];
-        let read = pread(&file, &mut start, 0).map_err(|error| failed("read", name, error))?;
-        if read < start.len() || start != *MAGIC {
+        let read = pread(file, &mut start, 0).map_err(|error| failed("read", name, error))?;
+        // Its owner may be emptying it.
+        if read > 0 && start != *MAGIC {
             return Err(config(format!(
                 "`{name}` exists and is not a store of pagetide: it is left as it is; move it \
                  away or name another path"
             )));
         }
     }
-    // Its last owner may have unlinked it between our opening and our locking; the name is then
-    // another file's, or free.
-    let named =
-        stat(name).is_ok_and(|named| (named.st_dev, named.st_ino) == (found.st_dev, found.st_ino));
-    Ok(named.then_some(file))
+    Ok(found)
 }
 
 /// Empties the file and marks it as a store's.
