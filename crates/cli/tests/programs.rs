@@ -389,7 +389,7 @@ fn perl() {
     if have("perl", &["perl"]) {
         Case::new("perl", "perl")
             .argument(script("hash.pl"))
-            .argument(if is_slow() { 8 } else { scaled(800) }.to_string())
+            .argument(if is_slow() { 10 } else { scaled(800) }.to_string())
             .environment("PERL_HASH_SEED", "0")
             .compare();
     }

@@ -18,6 +18,10 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
     }
 }
 
+/// Who waits for something that is done in microseconds looks again after so long: nothing hangs
+/// on a wake that does not come.
+pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
 /// Sleeps while `word` holds `expected`, at most `timeout`; may return early.
 pub fn futex_wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
     let timeout = timeout.map(timespec);
@@ -235,7 +239,7 @@ impl Lock {
             }
         }
         while self.0.swap(2, Ordering::Acquire) != 0 {
-            futex_wait(&self.0, 2, None);
+            futex_wait(&self.0, 2, Some(LOOK_AGAIN));
         }
     }
 }

@@ -217,9 +217,11 @@ impl Budget {
         }
     }
 
-    /// Gives `pages` back to the budget.
+    /// Gives `pages` back to the budget, which were counted.
+    #[track_caller]
     pub(crate) fn unreserve(&self, pages: u64) {
         let before = self.resident.fetch_sub(pages, Ordering::AcqRel);
+        debug_assert!(before >= pages, "{pages} pages less of {before}");
         let awaited = self.awaited.load(Ordering::Relaxed);
         let bytes = (before.saturating_sub(pages) + awaited) * PAGE_SIZE as u64;
         self.ledger.resident_bytes.store(bytes, Ordering::Relaxed);

@@ -77,6 +77,9 @@ pub struct Handles {
     /// A page installed write-protected is protected also in memory that is read-only, and may be
     /// made writable. Before Linux 5.19 COPY protects pages of writable memory only.
     pub copy_protects: bool,
+    /// Whether a page was written since it was fetched is told by its bytes, once it is moved out
+    /// and before it is put: nothing is write-protected for that, and no first write is a fault.
+    pub content_tells: bool,
     /// Wakes the fault thread from its poll.
     pub bell: OwnedFd,
     /// Waits for faults and the bell where poll(2) does not.
@@ -124,6 +127,7 @@ impl Handles {
             },
             copy_protects: ownership != Ownership::Program
                 || has & feature::WP_HUGETLBFS_SHMEM != 0,
+            content_tells: ownership == Ownership::Program && optional & feature::MOVE != 0,
             bell,
         })
     }

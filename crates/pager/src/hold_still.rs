@@ -9,7 +9,7 @@ impl Pager {
     pub(crate) fn pause_evictor(&self, mut meanwhile: impl FnMut()) {
         self.pauses.want_evictor(true);
         self.budget.work.ring();
-        while self.pauses.is_evicting() {
+        while !self.pauses.is_evictor_still() {
             meanwhile();
             std::thread::yield_now();
         }

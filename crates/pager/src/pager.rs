@@ -10,11 +10,12 @@ use pagetide_store::Store;
 use crate::address_space::space::AddressSpace;
 use crate::budget::Budget;
 use crate::callback::ThreadCallback;
-use crate::evict::staging::Staging;
+use crate::evict::staging::{HELD_MAX, Staging};
 use crate::fault::streams::Streams;
 use crate::gate::Gate;
 use crate::handles::{Handles, Ownership, StartError, system};
 use crate::ledger::Ledger;
+use crate::page::backing::Backings;
 use crate::page::policy::Kind;
 use crate::page::table::PageTable;
 use crate::page::victims::VictimQueues;
@@ -40,6 +41,8 @@ pub struct Pager {
     pub stores: Stores,
     /// Where pages are on their way there.
     pub(crate) staging: Staging,
+    /// Whether what the store has of pages that were fetched is worth keeping.
+    pub(crate) backings: Backings,
     /// Held where page words and memory may differ.
     pub(crate) gate: Gate,
     /// Which memory is managed, and who may change it.
@@ -96,6 +99,7 @@ impl Pager {
             budget: Budget::new(budget_pages, ledger),
             stores: Stores::new(store).map_err(system("mmap"))?,
             staging: Staging::new(&handles)?,
+            backings: Backings::default(),
             gate: Gate::default(),
             space: AddressSpace::new(),
             write_notifications: WriteNotifications::new(),
@@ -199,6 +203,17 @@ impl Pager {
     pub(crate) fn take_victims(&self, victims: &mut Vec<PageNumber>, count: usize) {
         let budget = self.budget.get();
         self.victims.take(&self.table, budget, victims, count);
+    }
+
+    /// Pages to be evicted that are held aside for a while, to see whether they are wanted: where
+    /// that costs the program nothing but the fault.
+    pub(crate) fn held_pages(&self) -> u64 {
+        match self.victims.held_share() {
+            Some(share) if self.handles().content_tells => {
+                (self.budget.get() / share).min(HELD_MAX as u64)
+            }
+            _ => 0,
+        }
     }
 
     /// Counts pins on `pages` pages; false if not all pinned pages would fit in the budget.

@@ -9,6 +9,8 @@ pub(crate) struct Pauses {
     evictor_wanted: AtomicU32,
     /// The evictor is in a round.
     evicting: AtomicU32,
+    /// It holds pages aside between its rounds.
+    holding: AtomicBool,
     /// Someone wants the fault thread to hold still too (a fork), and whether it does.
     fault_thread_wanted: AtomicU32,
     fault_thread_rests: AtomicU32,
@@ -27,6 +29,17 @@ impl Pauses {
         let done = (self.evictor_wanted.load(SeqCst) == 0).then(round);
         self.evicting.store(0, SeqCst);
         done
+    }
+
+    /// Said by the evictor, within a round or while it is to hold still.
+    pub(crate) fn set_holding(&self, holding: bool) {
+        self.holding.store(holding, SeqCst);
+    }
+
+    /// Whether the evictor is between rounds and holds nothing aside.
+    pub(crate) fn is_evictor_still(&self) -> bool {
+        // A round that ends leaves word of what it holds before.
+        !self.is_evicting() && !self.holding.load(SeqCst)
     }
 
     /// One more wants the evictor to hold still, or one less.
@@ -81,5 +94,6 @@ impl Pauses {
             &self.fault_thread_rests,
         ];
         words.iter().for_each(|word| word.store(0, SeqCst));
+        self.holding.store(false, SeqCst);
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use pagetide_kernel::PageRange;
-use pagetide_kernel::sync::{Mutex, futex_wait, futex_wake};
+use pagetide_kernel::sync::{LOOK_AGAIN, Mutex, futex_wait, futex_wake};
 use rustix::io::Errno;
 
 /// What the fault thread may be asked.
@@ -62,7 +62,7 @@ impl Completion {
     /// Waits for the outcome.
     pub fn wait(&self) -> Result<(), Errno> {
         while self.finished.load(Ordering::Acquire) == 0 {
-            futex_wait(&self.finished, 0, None);
+            futex_wait(&self.finished, 0, Some(LOOK_AGAIN));
         }
         match self.errno.load(Ordering::Relaxed) {
             0 => Ok(()),

@@ -27,11 +27,25 @@ struct Page {
     frames: AtomicUsize,
     releases_of_old: AtomicUsize,
     releases_of_new: AtomicUsize,
+    /// Whether its content tells if it was written, and what it tells.
+    content_tells: Option<Content>,
+}
+
+/// A page's bytes beside those that it was fetched with.
+#[derive(Clone, Copy, PartialEq)]
+enum Content {
+    Same,
+    Other,
 }
 
 impl Page {
     fn new(word: Word) -> Arc<Page> {
+        Page::with_content(word, None)
+    }
+
+    fn with_content(word: Word, content_tells: Option<Content>) -> Arc<Page> {
         Arc::new(Page {
+            content_tells,
             word: AtomicU64::new(word.0),
             gate: Mutex::new(()),
             frames: AtomicUsize::new(1),
@@ -99,7 +113,7 @@ impl Page {
                     "taken back from a staging area that no longer holds the page"
                 );
                 self.frames.fetch_or(1, AcqRel);
-                self.update(Word::taken_back);
+                self.update(|word| word.taken_back(None));
             }
         }
     }
@@ -125,20 +139,26 @@ impl Page {
             }
             // UFFDIO_MOVE.
             self.frames.store(2, Release);
-            let dirty = word.state() == State::Resident;
+            let clean = word.state() == State::Clean;
+            let dirty = !clean || self.content_tells.is_some();
             self.update(|now| match dirty {
                 true => now.staged(0),
                 false => now.moved_out(),
             });
-            dirty
+            dirty.then(|| clean.then(|| word.place()))
         };
-        if staged {
+        if let Some(backing) = staged {
+            let put = (self.content_tells != Some(Content::Same)).then_some(NEW);
             let _gate = self.gate.lock().unwrap();
             let word = self.load();
-            let ours = word.state() == State::Staged && self.change(word, word.written_back(NEW));
-            if !ours {
-                self.release(NEW);
-            }
+            let place = put.or(backing).expect("put, or backed");
+            let ours = word.state() == State::Staged
+                && self.change(word, word.written_back(place, put.is_some()));
+            let used = ours.then_some(place);
+            let unused = [backing, put].into_iter().flatten();
+            unused
+                .filter(|place| Some(*place) != used)
+                .for_each(|place| self.release(place));
         }
         // The frame is dropped: whatever the word says now, it must not be that the bytes are only
         // here.
@@ -186,7 +206,7 @@ fn dirty() -> Word {
 
 fn clean() -> Word {
     let evicted = dirty().evicting().expect("nobody else is at work on it");
-    (evicted.staged(0).written_back(OLD))
+    (evicted.staged(0).written_back(OLD, false))
         .claimed()
         .fetched_clean()
 }
@@ -218,6 +238,29 @@ fn emptying_races_the_eviction_of_a_clean_page() {
         evictor.join().unwrap();
         assert_eq!(page.releases_of_old.load(Acquire), 1);
     });
+}
+
+/// Where its content tells whether a page is as the store has it, one slot is in use in the end and
+/// the other was given back, or both were if the program emptied or took back the page.
+#[test]
+fn faults_and_emptying_race_the_eviction_of_a_page_whose_content_tells() {
+    let others: [fn(&Page); 2] = [Page::missing_fault, Page::remove_event];
+    for (content, other) in [Content::Same, Content::Other]
+        .into_iter()
+        .flat_map(|content| others.map(|other| (content, other)))
+    {
+        loom::model(move || {
+            let page = Page::with_content(clean(), Some(content));
+            let evicted = Arc::clone(&page);
+            let evictor = thread::spawn(move || evicted.evict());
+            other(&page);
+            evictor.join().unwrap();
+            page.check();
+            let word = page.load();
+            let old = usize::from(word.owns_slot() && word.place() == OLD);
+            assert_eq!(old + page.releases_of_old.load(Acquire), 1, "{word:?}");
+        });
+    }
 }
 
 /// A page that is evicted where it is.

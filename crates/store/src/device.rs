@@ -16,6 +16,10 @@ pub(crate) trait Device: Send + Sync {
             .zip(pages)
             .try_for_each(|(slot, page)| self.get(*slot, page))
     }
+    /// Answered by the layer that has the checksums; nobody below it is asked.
+    fn holds(&self, _slot: Slot, _page: &Page) -> bool {
+        false
+    }
     fn delete(&self, slots: &[Slot]);
     /// `bytes_max` is left at zero: it is kept by the outermost layer, which alone sees all bytes.
     fn usage(&self) -> Usage;

@@ -114,6 +114,11 @@ pub trait Store: Send + Sync {
             .try_for_each(|(slot, page)| self.get(*slot, page))
     }
 
+    /// Whether `page` has the bytes that were put in `slot`, which is in use, by a checksum of 64
+    /// bits under a key that only this process has: two pages that differ are taken for equal once
+    /// in 2^64 times. Reads nothing from where the bytes are.
+    fn holds(&self, slot: Slot, page: &Page) -> bool;
+
     /// Gives slots back. Cannot fail: a store that cannot free now does so later. Slots not in use
     /// are ignored.
     fn delete(&self, slots: &[Slot]);

@@ -156,17 +156,46 @@ fn describe(pid: u32, text: &mut String) {
     let tasks = read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
     for task in tasks.flatten() {
         let of = |name: &str| read_to_string(task.path().join(name)).unwrap_or_default();
-        let stat = of("stat");
+        let (stat, call) = (of("stat"), of("syscall"));
+        let mut call = call.split_ascii_whitespace();
+        let (number, first) = (call.next(), call.next());
         let _ = writeln!(
             text,
-            "{pid}/{} {}: state {} on processor {}, in {} ({}), ns run, waited, turns: {}",
+            "{pid}/{} {}: state {} on processor {}, in {} ({}{}), ns run, waited, turns: {}",
             task.file_name().to_string_lossy(),
             of("comm").trim(),
             field(&stat, 0).unwrap_or("gone"),
             field(&stat, 36).unwrap_or("?"),
             of("wchan"),
-            of("syscall").split(' ').next().unwrap_or_default().trim(),
+            number.unwrap_or_default(),
+            first.map_or(String::new(), |address| place(pid, address)),
             of("schedstat").trim(),
         );
     }
+}
+
+/// Where the first argument of a system call points to, such as a futex: a file and the offset in
+/// its mapping there, which tells a static; empty if it is no address.
+fn place(pid: u32, address: &str) -> String {
+    let number = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).ok();
+    let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let Some(address) = number(address) else {
+        return String::new();
+    };
+    let mut base = (String::new(), 0);
+    for line in maps.lines() {
+        let mut fields = line.split_ascii_whitespace();
+        let range = fields.next().and_then(|range| range.split_once('-'));
+        let Some((start, end)) = range.and_then(|(a, b)| Some((number(a)?, number(b)?))) else {
+            continue;
+        };
+        // Its .bss follows a library's last mapping without a name.
+        if let Some(name) = fields.nth(4).filter(|name| **name != base.0) {
+            base = (name.to_owned(), start);
+        }
+        if (start..end).contains(&address) {
+            return format!(" on {address:#x}, {} + {:#x}", base.0, address - base.1);
+        }
+    }
+    String::new()
 }

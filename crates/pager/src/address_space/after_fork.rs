@@ -8,18 +8,20 @@ use crate::pager::Pager;
 
 impl Pager {
     /// Registers all attached memory with the (new) descriptors and puts the page words right:
-    /// write protection did not survive the fork, so no page is clean; what is resident and what is
-    /// stored did. The child's own pages start out shared with the parent.
+    /// write protection did not survive the fork, so no page is clean that is known to be so by
+    /// that; what is resident and what is stored did. The child's own pages start out shared with
+    /// the parent.
     ///
     /// Call before any code of the program runs in the child.
     pub fn register_after_fork(&self) -> Result<(), Errno> {
         self.leave_gaps()?;
+        let by_protection = !self.handles().content_tells;
         for range in self.space.managed.all() {
             self.register_mapped(range)?;
             let _ = pagetide_kernel::memory::set_inherited(range, false);
             self.table.for_each_used(range, |page, word| {
-                if word.state() == State::Clean {
-                    self.table.update(page, Word::unshared);
+                if by_protection && word.state() == State::Clean {
+                    self.table.update(page, Word::unbacked);
                 }
             });
         }

@@ -107,10 +107,14 @@ impl FaultThread<'_> {
     fn adopt_present(&self, range: PageRange) -> Result<(), Errno> {
         let pager = self.pager;
         pager.handles().pagemap.populated(range, |run, _| {
-            let untouched = |page| pager.table.load(page).state() == State::Untouched;
+            // Also what the program removed while the evictor had it: it is about to be untouched.
+            let may_be = |page| {
+                let word = pager.table.load(page);
+                word.state() == State::Untouched || word.is_removed()
+            };
             // Counted before the evictor can find them: it may count one out again at once.
-            let present = run.iter().filter(|page| untouched(*page)).count() as u64;
-            pager.budget.adopt_attached(present);
+            let most = run.iter().filter(|page| may_be(*page)).count() as u64;
+            pager.budget.adopt_attached(most);
             let mut adopted = 0;
             for page in run.iter() {
                 let was = pager.table.update(page, |w| {
@@ -125,7 +129,10 @@ impl FaultThread<'_> {
                     pager.enqueue(page);
                 }
             }
-            pager.budget.unreserve(present.saturating_sub(adopted));
+            match most.checked_sub(adopted) {
+                Some(superfluous) => pager.budget.unreserve(superfluous),
+                None => pager.budget.adopt(adopted - most),
+            }
         })
     }
 

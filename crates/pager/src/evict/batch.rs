@@ -1,8 +1,10 @@
-//! A batch of pages on their way out, in four steps (the first, choosing, is the policy's):
+//! Pages on their way out, in four steps (the first, choosing, is the policy's):
 //!
 //! 2. [`Batch::stage`]: for each run of neighbours, holding the gate: claim its pages and move them
 //!    out of the program into the staging area, atomically. From here an access to them is a fault.
-//! 3. Put the dirty ones into the store (clean ones are there already), no lock held.
+//!    Where that is of use ([`Pager::held_pages`]) they are held there for a while: a page that is
+//!    wanted again is moved back, and has shown that it is used.
+//! 3. Put into the store what it does not have, the oldest first, no lock held.
 //! 4. Settle, holding the gate: each page whose word still says Staged becomes Stored; the others
 //!    were taken back or emptied. If the store refused them, they go back to where they were.
 //! 5. Drop the frames. Steps 3 to 5 are [`Batch::finish`].
@@ -10,6 +12,7 @@
 //! A page's frame is dropped only when its word no longer says Staged: it is stored, was clean, was
 //! taken back, or was given up by the program. Until then its bytes are in the staging area, and a
 //! fault takes them back from there.
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::own::discard;
@@ -17,25 +20,31 @@ use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, Slot, StoreError};
 
-use super::staging::BATCH_PAGES;
+use super::staging::{BATCH_PAGES, PLACES};
 use crate::handles::Ownership;
 use crate::page::word::{Place, State, Word};
 use crate::pager::Pager;
 
-/// A page in the staging area. Whose it is, [`super::staging::Staging::owner`] tells.
-#[derive(Debug, Clone, Copy)]
-struct Staged {
-    /// Goes to the store (else the store has it).
-    dirty: bool,
-    /// Still in the staging area: not moved back.
-    here: bool,
+/// What a staged page's bytes say of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// They are zeros, which need no store.
+    Zeros,
+    /// The store has them: they are as they were fetched.
+    Backed,
+    /// They go to the store.
+    Put,
 }
 
 /// What is in the staging area, and what would not go there.
 pub(super) struct Batch<'p> {
     pager: &'p Pager,
-    staged: Vec<Staged>,
-    /// Pages before this index are put, or needed no put.
+    /// The place in the staging area of the oldest page.
+    first: usize,
+    /// The pages in the places from there on: whether the word says Staged, and the bytes may have
+    /// to go to the store (else the store has them).
+    staged: VecDeque<bool>,
+    /// Of those that are being finished, pages before this one are put, or needed no put.
     put_up_to: usize,
     unused: Vec<Place>,
     /// Pages that may not be moved: their mapping does not allow it.
@@ -51,22 +60,32 @@ impl<'p> Batch<'p> {
     pub(super) fn new(pager: &'p Pager) -> Batch<'p> {
         Batch {
             pager,
-            staged: Vec::with_capacity(BATCH_PAGES),
+            first: 0,
+            staged: VecDeque::with_capacity(PLACES),
             put_up_to: 0,
-            unused: Vec::with_capacity(BATCH_PAGES),
+            unused: Vec::with_capacity(2 * BATCH_PAGES),
             refused: Vec::with_capacity(BATCH_PAGES),
             shared: Vec::with_capacity(BATCH_PAGES),
             kept_by_events: false,
         }
     }
 
-    /// How many pages were staged that go to the store, or went there.
-    pub(super) fn dirty(&self) -> usize {
-        self.staged.iter().filter(|s| s.dirty).count()
+    /// Pages staged.
+    pub(super) fn len(&self) -> usize {
+        self.staged.len()
     }
 
-    /// Claims a run of neighbouring pages (no more than a batch with those already staged) and
-    /// moves it into the staging area. Pages that will not move are left as they were; those of an
+    /// How many of the `count` oldest most likely go to the store.
+    pub(super) fn dirty(&self, count: usize) -> usize {
+        let places = (self.first..self.first + count).map(|place| place % PLACES);
+        let goes = |(place, dirty): &(usize, &bool)| {
+            **dirty && self.pager.staging.backing(*place).is_none()
+        };
+        places.zip(&self.staged).filter(goes).count()
+    }
+
+    /// Claims a run of neighbouring pages (no more than two batches beyond what is held) and moves
+    /// it into the staging area. Pages that will not move are left as they were; those of an
     /// `exclusive` run are not shared with another process.
     pub(super) fn stage(&mut self, run: &[PageNumber], exclusive: bool) {
         let mut rest = run;
@@ -85,9 +104,13 @@ impl<'p> Batch<'p> {
             run.iter().for_each(|page| pager.enqueue(*page));
             return run.len();
         }
+        if self.staged.is_empty() {
+            self.first = 0;
+        }
+        let first = (self.first + self.staged.len()) % PLACES;
         let mut words = [Word::default(); BATCH_PAGES];
         let mut claimed = 0;
-        for (page, word) in run.iter().zip(&mut words) {
+        for (page, word) in run.iter().zip(&mut words).take(PLACES - first) {
             *word = pager.table.load(*page);
             let evicting = word.evicting();
             if !evicting.is_some_and(|evicting| pager.table.change(*page, *word, evicting)) {
@@ -103,22 +126,23 @@ impl<'p> Batch<'p> {
             }
             return 1;
         }
-        let first = self.staged.len();
-        let target = PageRange::of(pager.staging.page(first), claimed as u64);
+        let target = pager.staging.pages(first, claimed);
         // SAFETY: the pages are claimed and go where this thread alone looks; an access of the
         // program meanwhile is a fault that waits for the gate.
         let progress = unsafe { pager.handles().uffd.move_pages(target, run[0], false) };
         let moved = progress.pages as usize;
+        let content_tells = pager.handles().content_tells;
         for (index, (page, word)) in run.iter().zip(&words).take(moved).enumerate() {
-            let dirty = word.state() == State::Resident;
-            if dirty {
-                pager.staging.set_owner(first + index, *page);
-            }
+            let clean = word.state() == State::Clean;
+            let (place, dirty) = (first + index, !clean || content_tells);
+            pager.staging.set_owner(place, *page);
+            let backing = (clean && content_tells).then(|| word.place());
+            pager.staging.set_backing(place, backing);
             pager.table.update(*page, |now| match dirty {
-                true => now.staged(first + index),
+                true => now.staged(place),
                 false => now.moved_out(),
             });
-            self.staged.push(Staged { dirty, here: true });
+            self.staged.push_back(dirty);
         }
         for (page, word) in run.iter().zip(&words).take(claimed).skip(moved) {
             pager.table.update(*page, |now| now.unclaimed(word.state()));
@@ -157,49 +181,46 @@ impl<'p> Batch<'p> {
         }
     }
 
-    fn is_staged_at(word: Word, index: usize) -> bool {
-        word.state() == State::Staged && word.staging_index() == index
+    fn is_staged_at(word: Word, place: usize) -> bool {
+        word.state() == State::Staged && word.staging_index() == place
     }
 
-    /// Steps 3 to 5. On return nothing is staged, and nothing is lost: what the store has not taken
-    /// is back where it was. Returns how many pages the store took, and its error.
-    pub(super) fn finish(&mut self, at_a_time: usize) -> (usize, Option<StoreError>) {
-        let (put, error) = self.put(at_a_time);
-        if error.is_some() {
-            while !self.give_back() {
-                std::thread::yield_now();
+    /// Steps 3 to 5 for all but the `held` youngest. Of those, nothing is lost: what the store has
+    /// not taken is back where it was. Returns how many pages the store took, and its error; if it
+    /// has one and some are to be held, no more are tried.
+    pub(super) fn finish(&mut self, held: usize, at_a_time: usize) -> (usize, Option<StoreError>) {
+        let (mut put, mut error) = (0, None);
+        while self.staged.len() > held && (error.is_none() || held == 0) {
+            let count = (self.staged.len() - held)
+                .min(BATCH_PAGES)
+                .min(PLACES - self.first);
+            let done = self.put(count, at_a_time);
+            if done.1.is_some() {
+                while !self.give_back(count) {
+                    std::thread::yield_now();
+                }
             }
+            self.drop_frames(count);
+            (put, error) = (put + done.0, done.1.or(error));
         }
-        self.drop_frames();
         (put, error)
     }
 
-    /// Puts the dirty pages into the store, at most `at_a_time` in a call, and makes them stored.
-    /// Zero pages need no store: they go back to being untouched. On an error what was not put
-    /// stays staged. Returns how many the store took, and the error.
-    fn put(&mut self, at_a_time: usize) -> (usize, Option<StoreError>) {
+    /// Puts the dirty pages of the `count` oldest into the store, at most `at_a_time` in a call,
+    /// and makes them stored. On an error what was not put stays staged. Returns how many the store
+    /// took, and the error.
+    fn put(&mut self, count: usize, at_a_time: usize) -> (usize, Option<StoreError>) {
         let pager = self.pager;
+        let mut fates = [(0, Fate::Put); BATCH_PAGES];
+        let fates = self.judge(count, &mut fates);
         let mut pages: [&Page; BATCH_PAGES] = [&Page::ZERO; BATCH_PAGES];
         let mut slots = [Slot(0); BATCH_PAGES];
-        let mut puts = [(0, false); BATCH_PAGES];
-        let (mut count, mut full) = (0, 0);
-        // A page that is being renamed (mremap) must not look as if nobody wanted it.
-        let gate = pager.gate.lock();
-        for next in self.put_up_to..self.staged.len() {
-            let word = pager.table.load(self.pager.staging.owner(next));
-            if self.staged[next].dirty && Self::is_staged_at(word, next) {
-                // SAFETY: staged pages stay where they are until this thread drops or moves them.
-                let bytes = unsafe { pager.staging.bytes(next) };
-                let is_full = bytes.same_filled() != Some(0);
-                if is_full {
-                    pages[full] = bytes;
-                    full += 1;
-                }
-                puts[count] = (next, is_full);
-                count += 1;
-            }
+        let mut full = 0;
+        for (index, _) in fates.iter().filter(|(_, fate)| *fate == Fate::Put) {
+            // SAFETY: it is being packed.
+            pages[full] = unsafe { pager.staging.bytes(self.first + *index) };
+            full += 1;
         }
-        drop(gate);
         let mut done = 0;
         let error = loop {
             let end = full.min(done + at_a_time.max(1));
@@ -214,73 +235,127 @@ impl<'p> Batch<'p> {
         };
         // Of those that need the store, the first `done` are there.
         let mut put = 0;
-        let settled = puts[..count]
+        let settled = fates
             .iter()
-            .take_while(|(_, is_full)| {
-                put += usize::from(*is_full);
+            .take_while(|(_, fate)| {
+                put += usize::from(*fate == Fate::Put);
                 put <= done
             })
             .count();
-        self.put_up_to = match puts[..count].get(settled) {
+        self.put_up_to = match fates.get(settled) {
             Some((next, _)) => *next,
-            None => self.staged.len(),
+            None => count,
         };
-        self.settle(&puts[..settled], &slots[..done]);
+        self.settle(&fates[..settled], &slots[..done]);
         (done, error)
     }
 
-    /// Makes pages that were put stored: `puts` are their indices and whether they took a slot.
-    fn settle(&mut self, puts: &[(usize, bool)], slots: &[Slot]) {
-        let pager = self.pager;
-        let generation = pager.stores.generation();
+    /// What becomes of the dirty pages of the `count` oldest that are still staged, with their
+    /// indices. From now on they are being packed. The others have lost what the store has of them.
+    fn judge<'a>(
+        &mut self,
+        count: usize,
+        fates: &'a mut [(usize, Fate); BATCH_PAGES],
+    ) -> &'a [(usize, Fate)] {
+        let (pager, staging) = (self.pager, &self.pager.staging);
         self.unused.clear();
-        let (mut written, mut next) = (0, 0);
+        let mut found = 0;
+        // A page that is being renamed (mremap) must not look as if nobody wanted it.
         let gate = pager.gate.lock();
-        for (index, is_full) in puts {
-            let (page, index) = (self.pager.staging.owner(*index), *index);
-            let place = is_full.then(|| {
-                next += 1;
-                Place {
-                    generation,
-                    slot: slots[next - 1],
-                }
+        staging.set_packed(self.first, count);
+        for (index, dirty) in self.staged.iter().take(count).enumerate() {
+            let place = self.first + index;
+            let word = pager.table.load(staging.owner(place));
+            if *dirty && Self::is_staged_at(word, place) {
+                fates[found].0 = index;
+                found += 1;
+            } else {
+                self.unused.extend(staging.take_backing(place));
+            }
+        }
+        drop(gate);
+        for (index, fate) in &mut fates[..found] {
+            let place = self.first + *index;
+            // SAFETY: it is being packed.
+            let bytes = unsafe { staging.bytes(place) };
+            let holds = |place: Place| pager.stores.of(place.generation).holds(place.slot, bytes);
+            *fate = match bytes.same_filled() {
+                Some(0) => Fate::Zeros,
+                _ if staging.backing(place).is_some_and(holds) => Fate::Backed,
+                _ => Fate::Put,
+            };
+        }
+        &fates[..found]
+    }
+
+    /// Makes pages stored, or untouched, by their fates; `slots` are of those that were put.
+    fn settle(&mut self, fates: &[(usize, Fate)], slots: &[Slot]) {
+        let (pager, staging) = (self.pager, &self.pager.staging);
+        let generation = pager.stores.generation();
+        let (mut written, mut kept) = (0, 0);
+        let mut slots = slots.iter().peekable();
+        let gate = pager.gate.lock();
+        for (index, fate) in fates.iter().copied() {
+            let index = self.first + index;
+            let page = staging.owner(index);
+            let backing = staging.take_backing(index);
+            let put = slots.next_if(|_| fate == Fate::Put).map(|slot| Place {
+                generation,
+                slot: *slot,
             });
+            let place = match fate {
+                Fate::Zeros => None,
+                Fate::Backed => backing,
+                Fate::Put => put,
+            };
             // Only pins can change under us: a staged page is taken back with the gate held.
             let was = pager.table.update(page, |word| match place {
                 _ if !Self::is_staged_at(word, index) => word,
-                Some(place) => word.written_back(place),
+                Some(place) => {
+                    let rewritten = match backing {
+                        Some(_) => fate == Fate::Put,
+                        None => word.is_rewritten(),
+                    };
+                    word.written_back(place, rewritten)
+                }
                 None => word.found_zero(),
             });
-            match place {
-                Some(_) if Self::is_staged_at(was, index) => written += 1,
-                Some(place) => self.unused.push(place),
-                None => {}
+            let is_settled = Self::is_staged_at(was, index);
+            if backing.is_some() && is_settled {
+                pager.backings.note(fate == Fate::Put);
             }
+            written += u64::from(is_settled && fate == Fate::Put);
+            kept += u64::from(is_settled && fate == Fate::Backed);
+            let used = place.filter(|_| is_settled);
+            let unused = [backing, put].into_iter().flatten();
+            self.unused
+                .extend(unused.filter(|place| Some(*place) != used));
         }
         drop(gate);
         pager.stores.release(&self.unused);
         pager.ledger.writebacks.fetch_add(written, Relaxed);
+        pager.ledger.clean_drops.fetch_add(kept, Relaxed);
     }
 
-    /// Tries to put the pages the store has not taken back where they were. False when some could
-    /// not be for now: an event is under way, which the fault thread must read first. It also ends
-    /// this when the place was unmapped.
-    fn give_back(&mut self) -> bool {
+    /// Tries to put the pages of the `count` oldest that the store has not taken back where they
+    /// were. False when some could not be for now: an event is under way, which the fault thread
+    /// must read first. It also ends this when the place was unmapped.
+    fn give_back(&mut self, count: usize) -> bool {
         let mut all = true;
-        for next in self.put_up_to..self.staged.len() {
-            if self.staged[next].dirty {
-                all &= self.give_back_one(next);
+        for index in self.put_up_to..count {
+            if self.staged[index] {
+                all &= self.give_back_one(self.first + index);
             }
         }
         all
     }
 
-    fn give_back_one(&mut self, next: usize) -> bool {
+    fn give_back_one(&mut self, index: usize) -> bool {
         let pager = self.pager;
         // Before the gate: those in a read section may wait for it.
         let section = pager.write_notifications.enter_waiting();
         let _gate = pager.gate.lock();
-        let (page, index) = (self.pager.staging.owner(next), next);
+        let page = self.pager.staging.owner(index);
         if !Self::is_staged_at(pager.table.load(page), index) {
             return true;
         }
@@ -305,36 +380,39 @@ impl<'p> Batch<'p> {
         if !moved && !copied {
             return false;
         }
-        self.staged[next].here = !moved;
+        if moved {
+            pager.staging.set_moved_back(index);
+        }
         if copied {
             pager.budget.adopt(1);
         }
-        pager.table.update(page, Word::taken_back);
+        let backing = pager.staging.take_backing(index);
+        pager.table.update(page, |word| word.taken_back(backing));
         pager.enqueue(page);
         true
     }
 
-    /// Drops the frames left in the staging area, whose pages were put or given back, and counts
-    /// them.
-    fn drop_frames(&mut self) {
-        if self.staged.is_empty() {
-            return;
-        }
-        let pager = self.pager;
+    /// Drops the frames of the `count` oldest, whose pages were put or given back, and counts them.
+    fn drop_frames(&mut self, count: usize) {
+        let (pager, staging) = (self.pager, &self.pager.staging);
+        let places = self.first..self.first + count;
+        let here = places.filter(|place| !staging.is_moved_back(*place));
+        let here = here.count() as u64;
         let silent = match pager.ownership {
-            Ownership::Region | Ownership::SignalRegion => pager.staging.first(self.staged.len()),
-            Ownership::Program => self.drain(),
+            Ownership::Region | Ownership::SignalRegion => staging.pages(self.first, count),
+            Ownership::Program => self.drain(count),
         };
-        // SAFETY: everything still staged is stored, clean or given up, and the areas are this
-        // thread's own.
+        // SAFETY: everything there is stored, clean or given up, and the areas are this thread's
+        // own.
         let _ = unsafe { discard(silent) };
-        let here = self.staged.iter().filter(|s| s.here).count() as u64;
-        let clean = self.staged.iter().filter(|s| !s.dirty).count() as u64;
+        let gate = pager.gate.lock();
+        staging.set_packed(0, 0);
+        drop(gate);
+        let clean = self.staged.drain(..count).filter(|dirty| !dirty).count() as u64;
+        self.first = (self.first + count) % PLACES;
         pager.budget.unreserve(here);
         pager.ledger.evictions.fetch_add(here, Relaxed);
         pager.ledger.clean_drops.fetch_add(clean, Relaxed);
-        self.staged.clear();
-        self.put_up_to = 0;
     }
 
     /// Moves the frames on to the drain area. Emptying the staging area itself would raise remove
@@ -343,11 +421,11 @@ impl<'p> Batch<'p> {
     /// Nothing may be left behind, or no page could be moved to its place ever after. A frame may
     /// stay pinned for a moment after it was written to a disk directly: the kernel wakes the
     /// writer first. What will not move is emptied where it is.
-    fn drain(&self) -> PageRange {
+    fn drain(&self, count: usize) -> PageRange {
         const TRIES: u32 = 1000;
         let pager = self.pager;
-        let count = self.staged.len();
-        let (staged, drain) = (pager.staging.first(count), pager.staging.drain(count));
+        let staged = pager.staging.pages(self.first, count);
+        let drain = pager.staging.drain(count);
         let (mut moved, mut tries) = (0, 0);
         while moved < drain.pages() {
             let source = staged.after(moved).start;

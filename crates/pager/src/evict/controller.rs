@@ -49,6 +49,8 @@ pub struct Evictor<'p> {
     pub(super) pager: &'p Pager,
     pub(super) candidates: Vec<PageNumber>,
     pub(super) batch: Batch<'p>,
+    /// So many pages stay staged when this round ends.
+    held: usize,
     pub(super) copies: Copies,
     /// Clean pages to be dropped together.
     pub(super) drops: Vec<PageRange>,
@@ -72,6 +74,7 @@ impl<'p> Evictor<'p> {
             pager,
             candidates: Vec::with_capacity(BATCH_PAGES),
             batch: Batch::new(pager),
+            held: 0,
             copies: Copies::default(),
             drops: Vec::with_capacity(BatchDropper::MAX),
             kept_by_events: false,
@@ -99,6 +102,7 @@ impl<'p> Evictor<'p> {
                 round
             });
             let Some(round) = round else {
+                self.let_go_of_held();
                 self.stuck_since = None;
                 let soon = Some(Duration::from_millis(10));
                 pager.budget.work.wait(seen, soon);
@@ -190,10 +194,31 @@ impl<'p> Evictor<'p> {
         }
     }
 
+    /// Evicts the pages that are held aside: somebody wants nothing to be staged.
+    fn let_go_of_held(&mut self) {
+        if self.batch.len() > 0 {
+            let store = self.pager.stores.active().capabilities();
+            let (taken, error) = self.batch.finish(0, store.put_batch_pages);
+            self.note_puts(taken, error);
+        }
+        self.pager.pauses.set_holding(false);
+    }
+
     fn round(&mut self, count: usize) -> Round {
-        self.pager.take_victims(&mut self.candidates, count);
+        let pager = self.pager;
+        pager.take_victims(&mut self.candidates, count);
         self.candidates.sort_unstable();
+        let most = pager.held_pages() as usize;
+        // While somebody waits for room, no more pages are held.
+        self.held = match pager.budget.wanted() > 0 {
+            true => most.min(self.batch.len()),
+            false => most,
+        };
+        // What there is nothing else to be evicted for is taken of them.
+        self.held = self.held.saturating_sub(count - self.candidates.len());
         let round = self.evict_candidates();
+        self.held = 0;
+        pager.pauses.set_holding(self.batch.len() > 0);
         if round == Round::Nothing && self.health.has_refused() {
             self.health.back_off(now_ns());
         }
@@ -205,7 +230,7 @@ impl<'p> Evictor<'p> {
     /// not be moved. What is shared with a forked process has its second turn.
     pub(super) fn evict_candidates(&mut self) -> Round {
         self.health.begin_round();
-        let before = self.pager.ledger.evictions.load(Relaxed);
+        let before = (self.pager.ledger.evictions.load(Relaxed), self.batch.len());
         let mut candidates = std::mem::take(&mut self.candidates);
         self.drop_clean_together(&mut candidates);
         self.evict_batch(&candidates, false);
@@ -216,7 +241,8 @@ impl<'p> Evictor<'p> {
             self.evict_batch(&candidates, true);
         }
         self.candidates = candidates;
-        match self.pager.ledger.evictions.load(Relaxed) > before {
+        let after = (self.pager.ledger.evictions.load(Relaxed), self.batch.len());
+        match after.0 > before.0 || after.1 > before.1 {
             true => Round::Evicted,
             false => Round::Nothing,
         }
@@ -239,14 +265,16 @@ impl<'p> Evictor<'p> {
         }
         self.kept_by_events |= std::mem::take(&mut self.batch.kept_by_events);
         let store = pager.stores.active().capabilities();
-        let dirty = self.batch.dirty();
+        let held = self.held;
+        let leaving = self.batch.len().saturating_sub(held).min(BATCH_PAGES);
+        let dirty = self.batch.dirty(leaving);
         // A store that answers from elsewhere is best asked from where the program is.
         let aside = match dirty >= ASIDE_PAGES && !store.get_sleeps {
             true => dirty,
             false => 0,
         };
         let (batch, mut done) = (&mut self.batch, (0, None));
-        let mut finish = || done = batch.finish(store.put_batch_pages);
+        let mut finish = || done = batch.finish(held, store.put_batch_pages);
         (self.place).pack(&pager.placement, moves, aside, &mut finish);
         self.note_puts(done.0, done.1);
         self.evict_in_place();

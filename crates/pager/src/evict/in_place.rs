@@ -22,6 +22,12 @@ use crate::handles::Ownership;
 use crate::page::word::{Place, State, Word};
 use crate::pager::Pager;
 
+/// Of what is not stored.
+const NOWHERE: Place = Place {
+    generation: 0,
+    slot: Slot(0),
+};
+
 /// A call of the program was under way for so long that pages were left where they are: no use in
 /// trying the next ones now.
 pub(super) struct KeptOut;
@@ -53,6 +59,7 @@ impl Evictor<'_> {
     pub(super) fn evict_in_place(&mut self) {
         let mut refused = std::mem::take(&mut self.batch.refused);
         refused.sort_unstable();
+        let by_protection = !self.pager.handles().content_tells;
         let mut kept_out = false;
         let mut rest = &refused[..];
         while !rest.is_empty() {
@@ -61,9 +68,11 @@ impl Evictor<'_> {
             let run = run_of(run[0], len);
             let done = match state {
                 _ if kept_out => Ok(()),
-                Some(State::Clean) => self.drop_clean_in_place(run),
+                Some(State::Clean) if by_protection => self.drop_clean_in_place(run),
                 // A store that has refused one page would refuse the others.
-                Some(State::Resident) if !self.health.has_refused() => self.evict_run(run),
+                Some(State::Resident | State::Clean) if !self.health.has_refused() => {
+                    self.evict_run(run)
+                }
                 _ => Ok(()),
             };
             kept_out |= done.is_err();
@@ -93,105 +102,140 @@ impl Evictor<'_> {
         (first, same.count())
     }
 
-    /// Claims the pages at the start of `run` that can be, with the gate held; how many.
-    fn claim(&self, run: PageRange, claimed: impl Fn(Word) -> Option<Word>) -> usize {
+    /// Claims the pages at the start of `run` that can be, with the gate held; how many, and what
+    /// their words were.
+    fn claim(
+        &self,
+        run: PageRange,
+        claimed: impl Fn(Word) -> Option<Word>,
+    ) -> (usize, [Word; RUN_PAGES]) {
         let table = &self.pager.table;
-        let is_claimed = |page: &PageNumber| {
-            let word = table.load(*page);
-            claimed(word).is_some_and(|claimed| table.change(*page, word, claimed))
+        let mut was = [Word::default(); RUN_PAGES];
+        let is_claimed = |(page, was): (PageNumber, &mut Word)| {
+            *was = table.load(page);
+            claimed(*was).filter(|claimed| table.change(page, *was, *claimed))
         };
-        run.iter().take_while(is_claimed).count()
+        let count = run.iter().zip(&mut was).map_while(is_claimed).count();
+        (count, was)
     }
 
-    fn evict_run(&mut self, run: PageRange) -> Result<(), KeptOut> {
+    /// Evicts the pages of `run` that can be: present, and not known to be as the store has them.
+    pub(super) fn evict_run(&mut self, run: PageRange) -> Result<(), KeptOut> {
         let pager = self.pager;
         // Memory that is being moved leaves with its words, and these pages must not be among them
         // then.
         let gate = pager.gate.lock();
         let stale = gate.has_events_pending();
         self.kept_by_events |= stale;
-        let claimed = match stale {
-            true => 0,
+        let (claimed, was) = match stale {
+            true => return Ok(()),
             false => self.claim(run, Word::protecting),
         };
         drop(gate);
         if claimed == 0 {
             return Ok(());
         }
-        let mut slots = [Slot(0); RUN_PAGES];
-        let stored = self.store_run(run_of(run.start, claimed), &mut slots);
-        run_of(run.start, claimed)
-            .iter()
-            .skip(stored)
-            .for_each(|page| self.keep(page));
+        let run = run_of(run.start, claimed);
+        let backing = was.map(|was| (was.state() == State::Clean).then(|| was.place()));
+        let mut places = [NOWHERE; RUN_PAGES];
+        let stored = self.store_run(run, &backing, &mut places);
+        for (index, backing) in backing[..claimed].iter().enumerate() {
+            if let Some(place) = backing
+                && (index >= stored || places[index] != *place)
+            {
+                pager.stores.release(&[*place]);
+            }
+        }
+        run.iter().skip(stored).for_each(|page| self.keep(page));
         match stored {
             0 => Ok(()),
-            _ => self.empty_stored(run_of(run.start, stored), &slots[..stored]),
+            _ => self.empty_stored(run_of(run.start, stored), &places[..stored]),
         }
     }
 
-    /// Protects the Protecting pages of `run` and puts what they hold; how many, from its start.
-    fn store_run(&mut self, run: PageRange, slots: &mut [Slot; RUN_PAGES]) -> usize {
+    /// Protects the Protecting pages of `run` and puts what they hold, unless the store has it as
+    /// their `backing`; how many pages it has now, from the start of `run`, and where.
+    fn store_run(
+        &mut self,
+        run: PageRange,
+        backing: &[Option<Place>; RUN_PAGES],
+        places: &mut [Place; RUN_PAGES],
+    ) -> usize {
+        let copied = self.copy_protected(run);
+        let stores = &self.pager.stores;
+        let (mut to_put, mut count) = ([0; RUN_PAGES], 0);
+        for (index, (page, backing)) in self.copies.0[..copied].iter().zip(backing).enumerate() {
+            let holds = |place: &Place| stores.of(place.generation).holds(place.slot, page);
+            match backing.filter(holds) {
+                Some(place) => places[index] = place,
+                None => {
+                    to_put[count] = index;
+                    count += 1;
+                }
+            }
+        }
+        let (store, generation) = (stores.active(), stores.generation());
+        let mut slots = [Slot(0); RUN_PAGES];
+        let (mut done, mut error) = (0, None);
+        while done < count && error.is_none() {
+            let end = count.min(done + store.capabilities().put_batch_pages);
+            let mut batch = [&Page::ZERO; RUN_PAGES];
+            for (place, index) in batch.iter_mut().zip(&to_put[done..end]) {
+                *place = &self.copies.0[*index];
+            }
+            match store.put(&batch[..end - done], &mut slots[done..end]) {
+                Ok(()) => done = end,
+                Err(refusal) => error = Some(refusal),
+            }
+        }
+        for (index, slot) in to_put[..done].iter().zip(slots) {
+            places[*index] = Place { generation, slot };
+        }
+        if done > 0 || error.is_some() {
+            self.note_puts(done, error);
+        }
+        to_put[..count].get(done).copied().unwrap_or(copied)
+    }
+
+    /// Protects the pages of `run` and copies them; how many could be, from its start.
+    fn copy_protected(&mut self, run: PageRange) -> usize {
         let handles = self.pager.handles();
-        let copied = match handles.uffd.write_protect(run, true) {
+        match handles.uffd.write_protect(run, true) {
             Ok(()) => {
                 let mut rooms = self
                     .copies
                     .0
                     .each_mut()
                     .map(|page| IoSliceMut::new(&mut page.0));
-                handles
-                    .memory
-                    .read(run.start, &mut rooms[..run.pages() as usize])
+                let rooms = &mut rooms[..run.pages() as usize];
+                handles.memory.read(run.start, rooms)
             }
             Err(stop) => {
                 self.kept_by_events |= stop == Stop::EventPending;
                 0
             }
-        };
-        let store = self.pager.stores.active();
-        let (mut stored, mut error) = (0, None);
-        while stored < copied && error.is_none() {
-            let end = copied.min(stored + store.capabilities().put_batch_pages);
-            let mut batch = [&Page::ZERO; RUN_PAGES];
-            let pages = &self.copies.0[stored..end];
-            for (place, page) in batch.iter_mut().zip(pages) {
-                *place = page;
-            }
-            match store.put(&batch[..pages.len()], &mut slots[stored..end]) {
-                Ok(()) => stored = end,
-                Err(refusal) => error = Some(refusal),
-            }
         }
-        if stored > 0 || error.is_some() {
-            self.note_puts(stored, error);
-        }
-        stored
     }
 
-    /// Empties the Protecting pages of `run`, whose bytes the store has at `slots`.
-    fn empty_stored(&mut self, run: PageRange, slots: &[Slot]) -> Result<(), KeptOut> {
+    /// Empties the Protecting pages of `run`, whose bytes the store has at `places`.
+    fn empty_stored(&mut self, run: PageRange, places: &[Place]) -> Result<(), KeptOut> {
         let pager = self.pager;
-        let place = |slot: &Slot| Place {
-            generation: pager.stores.generation(),
-            slot: *slot,
-        };
         let alone = pager.space.mapping_lock.enter_evictor();
         let gate = pager.gate.lock();
         let stale = alone.is_none() || pager.is_stale(&gate);
         let at_once = !stale && pager.empties_at_once(run);
         let mut was = [Word::default(); RUN_PAGES];
-        for ((page, slot), was) in run.iter().zip(slots).zip(&mut was) {
+        for ((page, place), was) in run.iter().zip(places).zip(&mut was) {
             *was = pager.table.update(page, |now| match stale {
                 true => now,
-                false => now.dropping_stored(place(slot)).unwrap_or(now),
+                false => now.dropping_stored(*place).unwrap_or(now),
             });
         }
         drop(gate);
         self.kept_by_events |= stale;
-        let is_dropping = |was: &Word| !stale && was.dropping_stored(place(&slots[0])).is_some();
+        let is_dropping = |was: &Word| !stale && was.dropping_stored(places[0]).is_some();
         let mut next = run.start;
-        for part in was[..slots.len()].chunk_by(|a, b| at_once && is_dropping(a) && is_dropping(b))
+        for part in was[..places.len()].chunk_by(|a, b| at_once && is_dropping(a) && is_dropping(b))
         {
             let pages = run_of(next, part.len());
             next = pages.end;
@@ -201,9 +245,8 @@ impl Evictor<'_> {
             }
             // What the program has removed is not there any more, and something else may be. Where
             // it has written meanwhile, the fault thread has taken the protection off.
-            pager
-                .stores
-                .release(&[place(&slots[(pages.start.0 - run.start.0) as usize])]);
+            let place = places[(pages.start.0 - run.start.0) as usize];
+            pager.stores.release(&[place]);
             if stale || part[0].is_removed() {
                 self.keep(pages.start);
             }
@@ -225,7 +268,7 @@ impl Evictor<'_> {
         let (mut at_once, mut claimed) = (false, 0);
         if !stale {
             at_once = pager.empties_at_once(run);
-            claimed = self.claim(run, Word::dropping);
+            claimed = self.claim(run, Word::dropping).0;
         }
         drop(gate);
         match at_once {

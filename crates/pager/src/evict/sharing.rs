@@ -60,20 +60,14 @@ impl Evictor<'_> {
     }
 
     /// Pages shared with a forked process cannot be moved until they are this process's own. Leaves
-    /// those in `shared` that are now; clean ones are dropped where they are.
+    /// those in `shared` that are now; those of which the store has the bytes need not be, and are
+    /// evicted in place.
     pub(super) fn break_sharing(&mut self, shared: &mut Vec<PageNumber>) {
         let pager = self.pager;
-        let mut kept_out = false;
-        shared.retain(|page| {
-            let word = pager.table.load(*page);
-            if word.state() == State::Clean {
-                kept_out = kept_out || self.drop_clean_in_place(PageRange::one(*page)).is_err();
-                if pager.table.load(*page).is_resident() {
-                    pager.enqueue(*page);
-                }
-            }
-            word.state() == State::Resident
-        });
+        let state = |page: &PageNumber| pager.table.load(*page).state();
+        let clean = shared.iter().filter(|page| state(page) == State::Clean);
+        self.batch.refused.extend(clean);
+        shared.retain(|page| state(page) == State::Resident);
         for run in shared.chunk_by(|a, b| a.0 + 1 == b.0) {
             let run = PageRange::of(run[0], run.len() as u64);
             // What the program empties meanwhile is a fault of this thread's.

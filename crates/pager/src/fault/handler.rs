@@ -154,23 +154,23 @@ impl<'p> Handler<'p> {
         section: &ReadSection<'_>,
     ) -> Result<Progress, StoreError> {
         self.read(claim, purpose)?;
+        let handles = self.pager.handles();
+        let likely = claim.is_rewritten() || !self.pager.backings.are_useful();
         let expected = match purpose {
-            Purpose::Demand { write } => {
-                write || self.predictor.expects_write(claim.is_rewritten())
-            }
-            Purpose::Ahead | Purpose::Load => claim.is_rewritten(),
+            Purpose::Demand { write: true } if !handles.content_tells => true,
+            Purpose::Demand { .. } => self.predictor.expects_write(likely),
+            Purpose::Ahead | Purpose::Load => likely,
         };
-        let unprotected = expected || !self.pager.handles().copy_protects;
-        let writable = unprotected && !section.any_write_protected(claim.pages());
+        let observed = section.any_write_protected(claim.pages());
+        let unprotected = handles.content_tells || expected || !handles.copy_protects;
+        let protect = observed || !unprotected;
         // SAFETY: the buffer holds the pages' bytes (verified by the store's checksum), and COPY
         // never overwrites a page.
-        let progress = unsafe {
-            let uffd = &self.pager.handles().uffd;
-            uffd.copy(claim.pages(), self.buffer.as_ptr(), !writable)
-        };
+        let progress = unsafe { (handles.uffd).copy(claim.pages(), self.buffer.as_ptr(), protect) };
         room.keep(progress.pages);
         if progress.pages > 0 {
-            self.publish_fetched(claim, progress.pages, writable, purpose);
+            let backed = protect || handles.content_tells && !expected;
+            self.publish_fetched(claim, progress.pages, backed, purpose);
         }
         Ok(progress)
     }

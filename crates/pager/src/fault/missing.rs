@@ -1,5 +1,6 @@
 //! Faults on pages that need no store: one believed present that is missing, and one on its way
 //! out.
+use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 
 use super::claim::Claim;
@@ -37,8 +38,8 @@ impl Handler<'_> {
         self.outcome(page, progress)
     }
 
-    /// The page is on its way out and wanted again: copied back from the staging area. The evictor
-    /// sees by the word that it is taken.
+    /// The page is on its way out and wanted again: moved back from the staging area, or copied
+    /// while it is being packed. The evictor sees by the word that it is taken.
     pub(super) fn take_back(&mut self, page: PageNumber, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
         let gate = match self.may_block {
@@ -52,26 +53,38 @@ impl Handler<'_> {
         if word.state() != State::Staged {
             return self.wake(page);
         }
+        let index = word.staging_index();
+        let (range, source) = (PageRange::one(page), pager.staging.page(index));
+        let protect = section.is_write_protected(page);
+        if !protect && !pager.staging.is_packed(index) {
+            // SAFETY: while the word says Staged and the gate is held, the page is there, nobody
+            // reads it, and its own place is missing.
+            let progress = unsafe { pager.handles().uffd.move_pages(range, source, false) };
+            if progress.pages > 0 {
+                pager.staging.set_moved_back(index);
+                let backing = pager.staging.take_backing(index);
+                self.publish_taken_back(page, backing);
+            }
+            // A mapping that was made read-only takes no moved page, and one that a bare fork has
+            // shared is not moved.
+            if progress.pages > 0 || progress.stop == Some(Stop::EventPending) {
+                return self.outcome(page, progress);
+            }
+        }
         // The staged frame still counts until the evictor has dropped it, so this one needs room of
         // its own.
         let Some(mut room) = pager.budget.reserve(1) else {
             return Outcome::NoRoom;
         };
-        let source = pager.staging.page(word.staging_index()).address() as *const u8;
         // SAFETY: while the word says Staged and the gate is held, the staging area holds the
         // program's bytes.
         let progress = unsafe {
-            let uffd = &pager.handles().uffd;
-            uffd.copy(
-                PageRange::one(page),
-                source,
-                section.is_write_protected(page),
-            )
+            let source = source.address() as *const u8;
+            (pager.handles().uffd).copy(range, source, protect)
         };
         room.keep(progress.pages);
         if progress.pages > 0 {
-            pager.table.update(page, Word::taken_back);
-            pager.enqueue(page);
+            self.publish_taken_back(page, None);
         }
         self.outcome(page, progress)
     }

@@ -16,12 +16,13 @@ impl<'p> Handler<'p> {
         self.recent.contains(page)
     }
 
-    /// The first `count` pages of `claim` were installed.
+    /// The first `count` pages of `claim` were installed. Of those that are `backed` the store's
+    /// bytes are kept: most likely they are theirs when they are evicted.
     pub(super) fn publish_fetched(
         &mut self,
         claim: &mut Claim<'p>,
         count: u64,
-        writable: bool,
+        backed: bool,
         purpose: Purpose,
     ) {
         let (pager, first) = (self.pager, claim.pages().start);
@@ -29,13 +30,12 @@ impl<'p> Handler<'p> {
             Purpose::Demand { write } => write || claim.is_rewritten(),
             Purpose::Ahead | Purpose::Load => false,
         };
-        let transition = |now: Word| match writable {
-            true => now.fetched_writable(rewritten),
-            // Not expected to be written, or not any more: a write tells.
-            false => now.fetched_clean(),
+        let transition = |now: Word| match backed {
+            true => now.fetched_clean(),
+            false => now.fetched_writable(rewritten),
         };
         claim.settle(count, transition, |page, was| {
-            if writable {
+            if !backed {
                 self.release(was.place());
             }
             pager.enqueue(page);
@@ -49,7 +49,7 @@ impl<'p> Handler<'p> {
             }
             Purpose::Demand { write } => {
                 ledger.fetches.fetch_add(1, Relaxed);
-                if !writable {
+                if backed {
                     self.predictor.note_clean_install();
                 }
                 pager.record(first, if write { Kind::Write } else { Kind::Read });
@@ -57,6 +57,15 @@ impl<'p> Handler<'p> {
                 self.follow_stream(first);
             }
         }
+    }
+
+    /// `page` is back from the staging area; what the store has of it is at `backing`.
+    pub(super) fn publish_taken_back(&mut self, page: PageNumber, backing: Option<Place>) {
+        let pager = self.pager;
+        let taken_back = |word: Word| word.taken_back(backing);
+        pager.table.update(page, taken_back);
+        pager.victims.enqueue_taken_back(&pager.table, page);
+        self.recent.note(page);
     }
 
     /// Zeros were installed where a page of `word` had been.

@@ -1,5 +1,6 @@
 //! A page: its word and the word's transitions, the table of all words, the eviction queues and the
 //! policy that chooses from them.
+pub(crate) mod backing;
 pub mod policy;
 pub mod queue;
 pub mod table;

@@ -12,13 +12,13 @@
 //!  lost              Loading                         Poisoned            a handler
 //!  written           Resident Clean Protecting       Resident            a handler
 //!  recalled          Resident Clean Protecting       Resident Clean      a handler
-//!  taken_back        Staged                          Resident            handler or evictor *
+//!  taken_back        Staged                          Resident Clean      handler or evictor *
 //!  evicting          Resident Clean                  Evicting            the evictor *
 //!  staged, moved_out Evicting                        Staged, Stored      the evictor *
 //!  written_back      Staged                          Stored              the evictor *
 //!  found_zero        Staged                          Untouched           the evictor *
 //!  vanished          Resident Clean                  Untouched           the evictor *
-//!  protecting        Resident                        Protecting          the evictor *
+//!  protecting        Resident Clean                  Protecting          the evictor *
 //!  kept              Protecting                      Resident Untouched  the evictor
 //!  dropping          Clean                           Dropping            the evictor
 //!  dropping_stored   Protecting                      Dropping            the evictor *
@@ -31,7 +31,7 @@
 //!                    handler is at work on
 //!  moved_here        Untouched                       that of the other   the fault thread *
 //!  adopted           Untouched                       Resident            the fault thread
-//!  unshared          Clean                           Resident            a forked child, before it
+//!  unbacked          Clean                           Resident            a forked child, before it
 //!                                                                        runs
 //!  * with the gate held
 //! ```
@@ -126,10 +126,14 @@ impl Word {
         }
     }
 
-    /// Back in the program from the staging area.
-    pub fn taken_back(self) -> Word {
+    /// Back in the program from the staging area. If the store has the bytes that it was fetched
+    /// with at `backing`, it keeps them.
+    pub fn taken_back(self, backing: Option<Place>) -> Word {
         starts_from!(self, Staged);
-        self.without_place().with_state(Resident)
+        match backing {
+            Some(place) => self.with_place(place).with_state(Clean),
+            None => self.without_place().with_state(Resident),
+        }
     }
 }
 
@@ -141,7 +145,8 @@ impl Word {
         evictable.then(|| self.with_state(Evicting))
     }
 
-    /// Moved to `index` of the staging area, from where its bytes go to the store.
+    /// Moved to `index` of the staging area, from where its bytes go to the store, unless it has
+    /// them.
     pub fn staged(self, index: usize) -> Word {
         starts_from!(self, Evicting);
         self.with_staging_index(index).with_state(Staged)
@@ -153,10 +158,15 @@ impl Word {
         self.with_state(Stored)
     }
 
-    /// The store has its bytes at `place`.
-    pub fn written_back(self, place: Place) -> Word {
+    /// The store has its bytes at `place`. `rewritten` says whether they are others than it was
+    /// fetched with.
+    pub fn written_back(self, place: Place, rewritten: bool) -> Word {
         starts_from!(self, Staged);
-        self.with_place(place).with_state(Stored)
+        let word = self.with_place(place).without(REWRITTEN).with_state(Stored);
+        match rewritten {
+            true => word.with(REWRITTEN),
+            false => word,
+        }
     }
 
     /// Its bytes are zeros, which need no store.
@@ -175,10 +185,10 @@ impl Word {
 
 /// Evicting in place.
 impl Word {
-    /// Being protected and put into the store, unless it is pinned, clean, or somebody else is at
-    /// work on it.
+    /// Being protected and put into the store, unless it is pinned or somebody else is at work on
+    /// it. The place of one that was clean is the evictor's from now on.
     pub fn protecting(self) -> Option<Word> {
-        let evictable = self.state() == Resident && self.pins() == 0;
+        let evictable = matches!(self.state(), Resident | Clean) && self.pins() == 0;
         evictable.then(|| self.with_state(Protecting))
     }
 
@@ -262,7 +272,7 @@ impl Word {
     }
 
     /// A forked child's copy, whose protection did not survive: what the store has is the parent's.
-    pub fn unshared(self) -> Word {
+    pub fn unbacked(self) -> Word {
         starts_from!(self, Clean);
         self.without_place().with_state(Resident)
     }
@@ -294,7 +304,7 @@ mod tests {
         slot: Slot(77),
     };
 
-    const TRANSITIONS: [Transition; 26] = [
+    const TRANSITIONS: [Transition; 27] = [
         ("claimed", |w| Some(w.claimed())),
         ("unclaimed", |w| Some(w.unclaimed(Untouched))),
         ("filled", |w| Some(w.filled())),
@@ -303,11 +313,12 @@ mod tests {
         ("lost", |w| Some(w.lost())),
         ("written", |w| Some(w.written())),
         ("recalled", |w| Some(w.recalled())),
-        ("taken_back", |w| Some(w.taken_back())),
+        ("taken_back", |w| Some(w.taken_back(None))),
+        ("taken_back clean", |w| Some(w.taken_back(Some(PLACE)))),
         ("evicting", Word::evicting),
         ("staged", |w| Some(w.staged(5))),
         ("moved_out", |w| Some(w.moved_out())),
-        ("written_back", |w| Some(w.written_back(PLACE))),
+        ("written_back", |w| Some(w.written_back(PLACE, true))),
         ("found_zero", |w| Some(w.found_zero())),
         ("vanished", |w| Some(w.vanished())),
         ("protecting", Word::protecting),
@@ -320,7 +331,7 @@ mod tests {
         ("moved_away", |w| Some(w.moved_away())),
         ("moved_here", |w| Some(w.moved_here(Word::default()))),
         ("adopted", |w| Some(w.adopted())),
-        ("unshared", |w| Some(w.unshared())),
+        ("unbacked", |w| Some(w.unbacked())),
     ];
 
     const STATES: [State; 10] = [
@@ -357,13 +368,14 @@ lost: Loading>Poisoned
 written: Resident>Resident Clean>Resident Protecting>Resident
 recalled: Resident>Resident Clean>Clean Protecting>Resident
 taken_back: Staged>Resident
+taken_back clean: Staged>Clean
 evicting: Resident>Evicting Clean>Evicting
 staged: Evicting>Staged
 moved_out: Evicting>Stored
 written_back: Staged>Stored
 found_zero: Staged>Untouched
 vanished: Resident>Untouched Clean>Untouched
-protecting: Resident>Protecting
+protecting: Resident>Protecting Clean>Protecting
 kept: Untouched>Untouched Resident>Resident Clean>Clean Evicting>Evicting Staged>Staged \
     Stored>Stored Loading>Loading Poisoned>Poisoned Protecting>Resident Dropping>Dropping
 dropping: Clean>Dropping
@@ -376,7 +388,7 @@ moved_away: Untouched>Untouched Resident>Untouched Clean>Untouched Staged>Untouc
     Stored>Untouched Poisoned>Untouched
 moved_here: Untouched>Untouched
 adopted: Untouched>Resident
-unshared: Clean>Resident
+unbacked: Clean>Resident
 ";
         assert_eq!(found, expected);
     }

@@ -49,6 +49,17 @@ impl VictimQueues {
         self.put(table, page, history, queue);
     }
 
+    /// The same for a page that was chosen, and wanted again while it was held aside.
+    pub(crate) fn enqueue_taken_back(&self, table: &PageTable, page: PageNumber) {
+        let (history, queue) = self.policy.readmit(table.load(page));
+        self.put(table, page, history, queue);
+    }
+
+    /// The share of the budget that chosen pages are held aside in: one in so many pages, or none.
+    pub(crate) fn held_share(&self) -> Option<u64> {
+        self.policy.held_share()
+    }
+
     fn queue(&self, queue: Queue) -> &EvictionQueue {
         match queue {
             Queue::Small => &self.small,

@@ -4,7 +4,7 @@
 //!  bit  0..4   state (see State)
 //!       4      QUEUED     the eviction queue holds an entry for the page
 //!       5      REMOVED    emptied or unmapped by the program while the evictor held it
-//!       6      REWRITTEN  was written after its last fetch: install it writable next time
+//!       6      REWRITTEN  was written after its last fetch: expect that next time
 //!       7      MAIN       it was in the policy's main queue when it was evicted last
 //!       8..16  pins       guards that keep it resident
 //!      16..22  generation which store of this process its slot belongs to (one per fork it
@@ -27,7 +27,10 @@ pub enum State {
     Untouched = 0,
     /// Present and written, or never stored.
     Resident = 1,
-    /// Present, write-protected, and the store holds the same bytes.
+    /// Present, and the store holds the bytes that it was fetched with. It is write-protected, so
+    /// that the first write is seen; or, where its content tells
+    /// ([`Handles::content_tells`](crate::handles::Handles::content_tells)), it may have been
+    /// written since, which is found out when it is evicted.
     Clean = 2,
     /// The evictor is moving it out; ends within the section that holds the gate.
     Evicting = 3,

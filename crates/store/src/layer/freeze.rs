@@ -207,6 +207,10 @@ impl<D: Device> Store for Freezing<D> {
         self.inner.get_many(slots, pages)
     }
 
+    fn holds(&self, slot: Slot, page: &Page) -> bool {
+        self.inner.holds(slot, page)
+    }
+
     fn delete(&self, slots: &[Slot]) {
         if self.inherited.load(Acquire) {
             return;

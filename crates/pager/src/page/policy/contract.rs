@@ -29,6 +29,19 @@ pub trait Policy: Send + Sync {
     /// what to remember now, and its queue.
     fn admit(&self, word: Word) -> (Word, Queue);
 
+    /// A page that was to be evicted is wanted while it was still held aside, so it is in use;
+    /// `word` carries what was remembered when it was chosen. Returns what to remember now, and its
+    /// queue. By default it is a page as others are.
+    fn readmit(&self, word: Word) -> (Word, Queue) {
+        self.admit(word)
+    }
+
+    /// Pages to be evicted are held aside for a while first, to see whether they are wanted: one in
+    /// so many pages of the budget. By default none is.
+    fn held_share(&self) -> Option<u64> {
+        None
+    }
+
     /// The queue to take the next candidate from, by the entries in each and the pages that may be
     /// resident. An empty one must not be named unless both are.
     fn next(&self, small: u64, main: u64, budget: u64) -> Queue;

@@ -28,6 +28,8 @@ const WINDOW: u64 = 16;
 const EPOCHS: u64 = 255;
 /// The small queue's share of the pages: one in so many.
 const SMALL: u64 = 10;
+/// Pages to be evicted are held aside in one in so many pages of the budget.
+const HELD: u64 = 32;
 /// Of the ghosts that ask for a place in a main queue that holds the right pages, one in so many
 /// gets it.
 const LOT: u64 = 16;
@@ -87,6 +89,17 @@ impl Policy for S3Fifo {
             return (fresh, Queue::Small);
         }
         (fresh.with_laps(u8::from(age == 0)), Queue::Main)
+    }
+
+    fn readmit(&self, word: Word) -> (Word, Queue) {
+        if word.was_in_main() {
+            self.came_back.fetch_add(1, Relaxed);
+        }
+        (word.without_history().with_laps(1), Queue::Main)
+    }
+
+    fn held_share(&self) -> Option<u64> {
+        Some(HELD)
     }
 
     fn next(&self, small: u64, main: u64, budget: u64) -> Queue {
