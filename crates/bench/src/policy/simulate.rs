@@ -18,7 +18,8 @@ use crate::report::{Table, cell, print};
 /// What to simulate.
 #[derive(Debug, Clone, Args)]
 pub struct Plan {
-    /// Traces written by `pagetide run --trace`, or text with one page number a line
+    /// Traces written by `pagetide run --trace` or `record-accesses`, or text with one page number
+    /// a line
     #[arg(value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
     /// Generated traces, separated by commas; all of them if no trace is named
@@ -45,6 +46,9 @@ pub struct Plan {
     /// Decides the generated traces
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// Print numbers of misses instead of misses in a hundred accesses
+    #[arg(long)]
+    pub counts: bool,
     /// Print a JSON array instead of a table
     #[arg(long)]
     pub json: bool,
@@ -134,10 +138,10 @@ pub fn run(plan: &Plan) -> Result<()> {
             }
         }
     }
-    print(plan.json, &rows, |rows| text(rows))
+    print(plan.json, &rows, |rows| text(rows, plan.counts))
 }
 
-fn text(rows: &[Row]) -> String {
+fn text(rows: &[Row], counts: bool) -> String {
     let names = POLICIES.map(|(name, _)| name);
     let heads = ["trace", "pages", "accesses", "resident"];
     let mut table = Table::new(&[&heads[..], &names[..]].concat());
@@ -149,10 +153,17 @@ fn text(rows: &[Row]) -> String {
             first.accesses.to_string(),
             format!("{} %", first.resident_percent),
         ];
-        cells.extend(group.iter().map(|row| cell(row.miss_ratio * 100.0, 2)));
+        cells.extend(group.iter().map(|row| match counts {
+            true => row.misses.to_string(),
+            false => cell(row.miss_ratio * 100.0, 2),
+        }));
         table.row(cells);
     }
-    format!("misses in a hundred accesses\n\n{table}")
+    let what = match counts {
+        true => "misses",
+        false => "misses in a hundred accesses",
+    };
+    format!("{what}\n\n{table}")
 }
 
 #[cfg(test)]
