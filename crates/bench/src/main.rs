@@ -32,9 +32,11 @@ enum Task {
     /// Paging against kernel swap: a pattern of accesses, each timed as the program sees it, hits
     /// included.
     Paging(paging::plan::Plan),
-    /// Eviction policies on recorded fault traces and on generated ones: misses of FIFO, LRU,
+    /// Eviction policies on recorded traces and on generated ones: misses of FIFO, LRU,
     /// CLOCK, S3-FIFO, SIEVE, the pager and MIN.
     Policy(policy::Plan),
+    /// Runs a program under valgrind and writes down which pages it accesses, for `policy`.
+    RecordAccesses(policy::record::Plan),
     /// Real programs alone, under `pagetide run` and under kernel swap on zram, in a share of the
     /// memory each takes alone.
     Programs(programs::plan::Plan),
@@ -85,6 +87,7 @@ impl Task {
             Task::FirstNumbers(plan) => paging::first_numbers::run(plan),
             Task::Paging(plan) => paging::experiment::run(plan),
             Task::Policy(plan) => policy::run(plan),
+            Task::RecordAccesses(plan) => policy::record::run(plan),
             Task::Programs(plan) => programs::experiment::run(plan),
             Task::Soak(plan) => soak::soak(plan),
             Task::Stores(plan) => stores::run(plan),

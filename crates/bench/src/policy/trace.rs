@@ -5,6 +5,8 @@ use std::path::Path;
 
 use pagetide_pager::recorder;
 
+use super::accesses;
+
 /// A trace, its pages numbered from 0 in the order of their first access.
 #[derive(Debug, Clone)]
 pub struct Trace {
@@ -34,8 +36,8 @@ impl Trace {
     }
 }
 
-/// Reads a recorded trace, or text with a page number a line (decimal, or hexadecimal after 0x; #
-/// begins a comment).
+/// Reads a recorded trace of faults or of accesses, or text with a page number a line (decimal, or
+/// hexadecimal after 0x; # begins a comment).
 pub fn read(path: &Path) -> Result<Trace> {
     let named = |kind, what: String| Error::new(kind, format!("{}: {what}", path.display()));
     let bytes = std::fs::read(path).map_err(|error| named(error.kind(), error.to_string()))?;
@@ -47,8 +49,13 @@ pub fn read(path: &Path) -> Result<Trace> {
     if let Some(records) = recorder::parse(&bytes).map_err(&invalid)? {
         return Ok(Trace::new(name, records.map(|record| record.page.0)));
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| invalid("neither a trace of `pagetide run --trace` nor text".to_owned()))?;
+    if let Some(accesses) = accesses::parse(&bytes) {
+        return Ok(Trace::new(name, accesses.map(|access| access.page)));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| {
+        let known = "`pagetide run --trace`, of `record-accesses`";
+        invalid(format!("neither a trace of {known}, nor text"))
+    })?;
     let mut pages = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
