@@ -18,8 +18,8 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// Who waits for something that is done in microseconds looks again after so long: nothing hangs
-/// on a wake that does not come.
+/// Who sleeps for a lock or an answer looks again after so long, woken or not: a wake that was lost
+/// costs a moment then, and not the program.
 pub const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Sleeps while `word` holds `expected`, at most `timeout`; may return early.

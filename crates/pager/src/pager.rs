@@ -206,10 +206,11 @@ impl Pager {
     }
 
     /// Pages to be evicted that are held aside for a while, to see whether they are wanted: where
-    /// that costs the program nothing but the fault.
+    /// that costs the program nothing but the fault. A process that forks holds none any more: a
+    /// fork waits until all are packed.
     pub(crate) fn held_pages(&self) -> u64 {
         match self.victims.held_share() {
-            Some(share) if self.handles().content_tells => {
+            Some(share) if self.handles().content_tells && !self.has_forked() => {
                 (self.budget.get() / share).min(HELD_MAX as u64)
             }
             _ => 0,

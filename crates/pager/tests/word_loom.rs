@@ -22,13 +22,22 @@ const NEW: Place = Place {
 
 struct Page {
     word: AtomicU64,
-    gate: Mutex<()>,
+    gate: Mutex<Staging>,
     /// Frames that hold the page's bytes: in the program (1), in the staging area (2).
     frames: AtomicUsize,
     releases_of_old: AtomicUsize,
     releases_of_new: AtomicUsize,
     /// Whether its content tells if it was written, and what it tells.
     content_tells: Option<Content>,
+}
+
+/// What is known of the page's place in the staging area.
+#[derive(Default)]
+struct Staging {
+    /// Its bytes are being read: it is not moved from there.
+    packed: bool,
+    /// Where the store has the bytes that it was fetched with.
+    backing: Option<Place>,
 }
 
 /// A page's bytes beside those that it was fetched with.
@@ -47,7 +56,7 @@ impl Page {
         Arc::new(Page {
             content_tells,
             word: AtomicU64::new(word.0),
-            gate: Mutex::new(()),
+            gate: Mutex::new(Staging::default()),
             frames: AtomicUsize::new(1),
             releases_of_old: AtomicUsize::new(0),
             releases_of_new: AtomicUsize::new(0),
@@ -104,7 +113,7 @@ impl Page {
     fn missing_fault(&self) {
         let word = self.load();
         if word.state() == State::Staged {
-            let _gate = self.gate.lock().unwrap();
+            let mut gate = self.gate.lock().unwrap();
             let word = self.load();
             if word.state() == State::Staged {
                 assert_eq!(
@@ -112,8 +121,18 @@ impl Page {
                     2,
                     "taken back from a staging area that no longer holds the page"
                 );
-                self.frames.fetch_or(1, AcqRel);
-                self.update(|word| word.taken_back(None));
+                // Copied while it is being packed, and else moved.
+                let backing = match gate.packed {
+                    true => {
+                        self.frames.fetch_or(1, AcqRel);
+                        None
+                    }
+                    false => {
+                        self.frames.store(1, Release);
+                        gate.backing.take()
+                    }
+                };
+                self.update(|word| word.taken_back(backing));
             }
         }
     }
@@ -130,8 +149,8 @@ impl Page {
 
     /// The evictor's round for this page.
     fn evict(&self) {
-        let staged = {
-            let _gate = self.gate.lock().unwrap();
+        let dirty = {
+            let mut gate = self.gate.lock().unwrap();
             let word = self.load();
             let evicting = word.evicting();
             if !evicting.is_some_and(|evicting| self.change(word, evicting)) {
@@ -140,16 +159,34 @@ impl Page {
             // UFFDIO_MOVE.
             self.frames.store(2, Release);
             let clean = word.state() == State::Clean;
-            let dirty = !clean || self.content_tells.is_some();
+            let content_tells = self.content_tells.is_some();
+            gate.backing = (clean && content_tells).then(|| word.place());
+            let dirty = !clean || content_tells;
             self.update(|now| match dirty {
                 true => now.staged(0),
                 false => now.moved_out(),
             });
-            dirty.then(|| clean.then(|| word.place()))
+            dirty
         };
-        if let Some(backing) = staged {
+        // It is held there for a while, and then packed.
+        let packed = {
+            let mut gate = self.gate.lock().unwrap();
+            gate.packed = true;
+            let staged = dirty && self.load().state() == State::Staged;
+            if !staged {
+                gate.backing
+                    .take()
+                    .into_iter()
+                    .for_each(|p| self.release(p));
+            }
+            staged
+        };
+        if packed {
+            let read = self.frames.load(Acquire) & 2;
+            assert_eq!(read, 2, "moved away while its bytes were read");
             let put = (self.content_tells != Some(Content::Same)).then_some(NEW);
-            let _gate = self.gate.lock().unwrap();
+            let mut gate = self.gate.lock().unwrap();
+            let backing = gate.backing.take();
             let word = self.load();
             let place = put.or(backing).expect("put, or backed");
             let ours = word.state() == State::Staged
@@ -162,9 +199,10 @@ impl Page {
         }
         // The frame is dropped: whatever the word says now, it must not be that the bytes are only
         // here.
-        let _gate = self.gate.lock().unwrap();
+        let mut gate = self.gate.lock().unwrap();
         assert_ne!(self.load().state(), State::Staged);
         self.frames.fetch_and(!2, AcqRel);
+        gate.packed = false;
     }
 
     fn check(&self) {
@@ -189,13 +227,27 @@ impl Page {
     }
 }
 
+/// Both at the same time. Each is a thread of its own: what the model's first thread does is not
+/// tried in every order with the others.
+fn beside<T: Send + Sync + 'static>(
+    shared: &Arc<T>,
+    one: impl Fn(&T) + Send + 'static,
+    other: impl Fn(&T) + Send + 'static,
+) {
+    let (first, second) = (Arc::clone(shared), Arc::clone(shared));
+    let threads = [
+        thread::spawn(move || one(&first)),
+        thread::spawn(move || other(&second)),
+    ];
+    threads
+        .into_iter()
+        .for_each(|thread| thread.join().unwrap());
+}
+
 fn race(start: Word, fault_thread: impl Fn(&Page) + Send + Sync + Copy + 'static) {
     loom::model(move || {
         let page = Page::new(start);
-        let other = Arc::clone(&page);
-        let evictor = thread::spawn(move || other.evict());
-        fault_thread(&page);
-        evictor.join().unwrap();
+        beside(&page, Page::evict, fault_thread);
         page.check();
     });
 }
@@ -232,10 +284,7 @@ fn emptying_races_the_eviction_of_a_clean_page() {
     // Exactly once, not at most once: the slot must not leak either.
     loom::model(|| {
         let page = Page::new(clean());
-        let other = Arc::clone(&page);
-        let evictor = thread::spawn(move || other.evict());
-        page.remove_event();
-        evictor.join().unwrap();
+        beside(&page, Page::evict, Page::remove_event);
         assert_eq!(page.releases_of_old.load(Acquire), 1);
     });
 }
@@ -251,10 +300,7 @@ fn faults_and_emptying_race_the_eviction_of_a_page_whose_content_tells() {
     {
         loom::model(move || {
             let page = Page::with_content(clean(), Some(content));
-            let evicted = Arc::clone(&page);
-            let evictor = thread::spawn(move || evicted.evict());
-            other(&page);
-            evictor.join().unwrap();
+            beside(&page, Page::evict, other);
             page.check();
             let word = page.load();
             let old = usize::from(word.owns_slot() && word.place() == OLD);
@@ -323,11 +369,10 @@ fn a_late_write_fault_races_the_eviction_in_place() {
                 word: AtomicU64::new(start.0),
                 memory: Mutex::new((true, 0)),
             });
-            let other = Arc::clone(&page);
-            let evictor = thread::spawn(move || other.evict());
-            page.write_fault();
-            page.write();
-            evictor.join().unwrap();
+            beside(&page, InPlace::evict, |page: &InPlace| {
+                page.write_fault();
+                page.write();
+            });
             assert_eq!(Word(page.word.load(Acquire)).pins(), 0);
         });
     }

@@ -83,7 +83,7 @@ pub fn each(wish: Wish, mut visit: impl FnMut(PageRange)) {
 fn is_governed(address: *mut libc::c_void, len: usize) -> bool {
     let range = PageRange::covering(address as usize, len);
     agent().is_some_and(|agent| {
-        scratch_stack::with(|| agent.pager.first_managed_in(range) == Some(range))
+        scratch_stack::with(move || agent.pager.first_managed_in(range) == Some(range))
     })
 }
 
@@ -130,7 +130,9 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
             libc::MADV_DOFORK => {
                 forget(range, Wish::Absent);
                 // The agent keeps its own mark on governed memory; a fork it catches takes it off.
-                scratch_stack::with(|| {
+                // Its own copy of the range: the lock that is held may not wait for a page of the
+                // program's stack.
+                scratch_stack::with(move || {
                     agent.pager.each_managed(|managed| {
                         let part = managed.intersection(range);
                         if !part.is_empty() {

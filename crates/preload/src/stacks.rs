@@ -129,7 +129,7 @@ fn detach(stack: PageRange) {
     let Some(agent) = agent() else { return };
     // Whoever adds a span after this look sees the exclusion made before it.
     std::sync::atomic::fence(Ordering::SeqCst);
-    scratch_stack::with(|| {
+    scratch_stack::with(move || {
         let managed = agent.pager.managed_ranges();
         for part in managed
             .iter()

@@ -1,4 +1,6 @@
 //! The pager's own policies, run on words and queues as the pager runs them: told of misses alone.
+//! Pages that S3-FIFO gives up are gone at once: that the pager holds them aside for a while, from
+//! Linux 6.8 on, is not simulated.
 use std::collections::VecDeque;
 
 use pagetide_pager::page::policy::{Kind, Policy, Queue, Verdict};

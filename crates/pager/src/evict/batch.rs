@@ -127,8 +127,8 @@ impl<'p> Batch<'p> {
             return 1;
         }
         let target = pager.staging.pages(first, claimed);
-        // SAFETY: the pages are claimed and go where this thread alone looks; an access of the
-        // program meanwhile is a fault that waits for the gate.
+        // SAFETY: the pages are claimed and go to places that are free, where nobody looks without
+        // the gate; an access of the program meanwhile is a fault that waits for it.
         let progress = unsafe { pager.handles().uffd.move_pages(target, run[0], false) };
         let moved = progress.pages as usize;
         let content_tells = pager.handles().content_tells;
@@ -402,8 +402,8 @@ impl<'p> Batch<'p> {
             Ownership::Region | Ownership::SignalRegion => staging.pages(self.first, count),
             Ownership::Program => self.drain(count),
         };
-        // SAFETY: everything there is stored, clean or given up, and the areas are this thread's
-        // own.
+        // SAFETY: everything there is stored, clean or given up: no word says Staged of it any
+        // more, so no handler looks there.
         let _ = unsafe { discard(silent) };
         let gate = pager.gate.lock();
         staging.set_packed(0, 0);
@@ -429,7 +429,8 @@ impl<'p> Batch<'p> {
         let (mut moved, mut tries) = (0, 0);
         while moved < drain.pages() {
             let source = staged.after(moved).start;
-            // SAFETY: the caller gives up these frames; both areas are this thread's own.
+            // SAFETY: the caller gives up these frames; no word leads a handler to them, and the
+            // drain area is this thread's own.
             let progress = unsafe {
                 let uffd = &pager.handles().drain_uffd;
                 uffd.move_pages(drain.after(moved), source, true)

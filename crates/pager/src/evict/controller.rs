@@ -51,6 +51,8 @@ pub struct Evictor<'p> {
     pub(super) batch: Batch<'p>,
     /// So many pages stay staged when this round ends.
     held: usize,
+    /// Pages were staged in this round.
+    has_staged: bool,
     pub(super) copies: Copies,
     /// Clean pages to be dropped together.
     pub(super) drops: Vec<PageRange>,
@@ -75,6 +77,7 @@ impl<'p> Evictor<'p> {
             candidates: Vec::with_capacity(BATCH_PAGES),
             batch: Batch::new(pager),
             held: 0,
+            has_staged: false,
             copies: Copies::default(),
             drops: Vec::with_capacity(BatchDropper::MAX),
             kept_by_events: false,
@@ -194,7 +197,8 @@ impl<'p> Evictor<'p> {
         }
     }
 
-    /// Evicts the pages that are held aside: somebody wants nothing to be staged.
+    /// Evicts the pages that are held aside: somebody wants nothing to be staged, and waits. (To
+    /// move them back, one by one, takes longer.)
     fn let_go_of_held(&mut self) {
         if self.batch.len() > 0 {
             let store = self.pager.stores.active().capabilities();
@@ -230,7 +234,8 @@ impl<'p> Evictor<'p> {
     /// not be moved. What is shared with a forked process has its second turn.
     pub(super) fn evict_candidates(&mut self) -> Round {
         self.health.begin_round();
-        let before = (self.pager.ledger.evictions.load(Relaxed), self.batch.len());
+        let before = self.pager.ledger.evictions.load(Relaxed);
+        self.has_staged = false;
         let mut candidates = std::mem::take(&mut self.candidates);
         self.drop_clean_together(&mut candidates);
         self.evict_batch(&candidates, false);
@@ -241,8 +246,10 @@ impl<'p> Evictor<'p> {
             self.evict_batch(&candidates, true);
         }
         self.candidates = candidates;
-        let after = (self.pager.ledger.evictions.load(Relaxed), self.batch.len());
-        match after.0 > before.0 || after.1 > before.1 {
+        // Pages that came to be held are headway, though none may have left: those that were to
+        // may have been taken back.
+        let has_held = self.has_staged && !self.health.has_refused();
+        match self.pager.ledger.evictions.load(Relaxed) > before || has_held {
             true => Round::Evicted,
             false => Round::Nothing,
         }
@@ -254,12 +261,13 @@ impl<'p> Evictor<'p> {
         let pager = self.pager;
         let mut moves = Moves::default();
         if pager.handles().can_move() {
-            let started_ns = now_ns();
+            let (started_ns, before) = (now_ns(), self.batch.len());
             for run in pages.chunk_by(|a, b| a.0 + 1 == b.0) {
                 self.batch.stage(run, exclusive);
                 moves.count += 1;
             }
             moves.ns = now_ns() - started_ns;
+            self.has_staged |= self.batch.len() > before;
         } else {
             self.batch.refused.extend_from_slice(pages);
         }

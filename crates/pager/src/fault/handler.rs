@@ -155,7 +155,8 @@ impl<'p> Handler<'p> {
     ) -> Result<Progress, StoreError> {
         self.read(claim, purpose)?;
         let handles = self.pager.handles();
-        let likely = claim.is_rewritten() || !self.pager.backings.are_useful();
+        let useless = handles.content_tells && !self.pager.backings.are_useful();
+        let likely = claim.is_rewritten() || useless;
         let expected = match purpose {
             Purpose::Demand { write: true } if !handles.content_tells => true,
             Purpose::Demand { .. } => self.predictor.expects_write(likely),

@@ -27,7 +27,7 @@ impl Backings {
         let share = self.unchanged.load(Relaxed);
         let gained = if is_changed { 0 } else { ONE / MEMORY };
         self.unchanged
-            .store((share - share / MEMORY + gained).min(ONE), Relaxed);
+            .store(share - share / MEMORY + gained, Relaxed);
     }
 
     /// Whether at least half of them need not be put again.

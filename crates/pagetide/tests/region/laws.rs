@@ -348,6 +348,28 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
     }
 }
 
+/// What is only read is put once, however often it comes and goes.
+#[test]
+fn a_page_that_is_only_read_is_not_put_again() {
+    if !can_page() {
+        return;
+    }
+    let (pages, budget) = (2048u64, 512);
+    for policy in pagetide::Policy::ALL {
+        let region = numbered(pages as usize, budget, policy);
+        for turn in 0..8 * pages {
+            // In no order that is read ahead.
+            let page = word(turn, 3) % pages;
+            let bytes = region.as_slice()[page as usize * PAGE..][..8].try_into().unwrap();
+            assert_eq!(u64::from_le_bytes(bytes), word(7, page), "page {page}");
+        }
+        let stats = region.stats();
+        assert!(stats.evictions > 4 * pages, "{policy:?}: {stats:?}");
+        assert!(stats.writebacks <= pages, "{policy:?}: {stats:?}");
+        check_law(&region);
+    }
+}
+
 /// Scans of what is half resident: a window read ahead passes over pages that are there already.
 #[test]
 fn no_more_pages_read_ahead_are_used_than_were_read_ahead() {

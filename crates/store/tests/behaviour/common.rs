@@ -67,11 +67,12 @@ pub fn put_all(store: &dyn Store, pages: &[Page]) -> Vec<Slot> {
     slots
 }
 
-/// The slot holds exactly `page`.
+/// The slot holds exactly `page`, and the store can tell.
 #[track_caller]
 pub fn assert_holds(store: &dyn Store, slot: Slot, page: &Page) {
     let mut found = Page::ZERO;
     random_bytes(7, &mut found.0);
     store.get(slot, &mut found).unwrap();
     assert!(found.0 == page.0, "slot {} holds other bytes", slot.0);
+    assert!(store.holds(slot, page), "slot {} denies its bytes", slot.0);
 }

@@ -10,6 +10,16 @@ pub fn round_trips(f: &Fixture) {
     for (slot, page) in slots.iter().zip(&pages).rev() {
         assert_holds(&*f.store, *slot, page);
     }
+    for (slot, page) in slots.iter().zip(&pages) {
+        // A single bit tells.
+        let mut other = page.clone();
+        other.0[slot.0 as usize % PAGE_SIZE] ^= 1 << (slot.0 % 8);
+        assert!(
+            !f.store.holds(*slot, &other),
+            "slot {} holds what it does not",
+            slot.0
+        );
+    }
     let mut found = vec![Page::ZERO; pages.len()];
     f.store.get_many(&slots, &mut found).unwrap();
     assert!(

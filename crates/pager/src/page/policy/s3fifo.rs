@@ -11,7 +11,8 @@
 //!   (Garetto, Leonardi and Martina, 2016); and of a loop larger than memory a part stays, where
 //!   FIFO and LRU keep none. As soon as the main queue gives up pages that nobody asks for, it is
 //!   open to all ghosts: so a new phase of the program is followed.
-//! - *A second chance* for a ghost that came back at once: it goes round the main queue once more.
+//! - *A second chance* for a ghost that came back at once, and for a page that was wanted while it
+//!   was held aside: it goes round the main queue once more.
 //!
 //! A ghost is nothing but eight bits in its page's word: the epoch of its eviction. An epoch is a
 //! sixteenth of the budget's worth of evictions, and ghosts are remembered for a budget's worth.
