@@ -158,7 +158,8 @@ impl<'p> Handler<'p> {
         let useless = handles.content_tells && !self.pager.backings.are_useful();
         let likely = claim.is_rewritten() || useless;
         let expected = match purpose {
-            Purpose::Demand { write: true } if !handles.content_tells => true,
+            _ if handles.content_tells => self.predictor.expects_write(likely),
+            Purpose::Demand { write: true } => true,
             Purpose::Demand { .. } => self.predictor.expects_write(likely),
             Purpose::Ahead | Purpose::Load => likely,
         };
