@@ -3,9 +3,11 @@
 #include <sys/prctl.h>
 #include <sys/uio.h>
 
+enum { PASSES = 12 };
+
 static void hazard(void) {
     char *memory = map_filled(memory_bytes, 1), *room = map_filled(memory_bytes / 2, 7);
-    int go[2], done[2];
+    int go[2], done[2], passes = rounds(PASSES);
     char byte = 1;
     NEED(pipe(go) == 0 && pipe(done) == 0);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
@@ -22,11 +24,18 @@ static void hazard(void) {
                 if (got != (ssize_t)part) fail("process_vm_readv at %p gave %zd: %s", memory + at, got, strerror(errno));
                 check_as(buffer, memory + at, part, 1, "read from outside");
             }
-        for (size_t at = 0; at < memory_bytes / 2; at += part) {
-            fill_as(buffer, room + at, part, 8);
-            struct iovec local = {buffer, part}, remote = {room + at, part};
-            ssize_t put = process_vm_writev(owner, &local, 1, &remote, 1, 0);
-            if (put != (ssize_t)part) fail("process_vm_writev at %p gave %zd: %s", room + at, put, strerror(errno));
+        for (int pass = 0; pass < passes; pass++) {
+            for (size_t at = 0; at < memory_bytes / 2; at += part) {
+                fill_as(buffer, room + at, part, 8 + pass);
+                struct iovec local = {buffer, part}, remote = {room + at, part};
+                ssize_t put = process_vm_writev(owner, &local, 1, &remote, 1, 0);
+                if (put != (ssize_t)part) fail("process_vm_writev at %p gave %zd: %s", room + at, put, strerror(errno));
+            }
+            for (size_t at = 0; at < memory_bytes / 2; at += part) {
+                struct iovec local = {buffer, part}, remote = {room + at, part};
+                NEED(process_vm_readv(owner, &local, 1, &remote, 1, 0) == (ssize_t)part);
+                check_as(buffer, room + at, part, 8 + pass, "written from outside");
+            }
         }
         NEED(write(done[1], &byte, 1) == 1);
         _exit(0);
@@ -39,6 +48,6 @@ static void hazard(void) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77) _exit(77);
     NEED(WIFEXITED(status) && WEXITSTATUS(status) == 0);
     stop_churn(churn);
-    check(room, memory_bytes / 2, 8, "written from outside");
+    check(room, memory_bytes / 2, 8 + passes - 1, "written from outside");
     check(memory, memory_bytes, 1, "only read from outside");
 }

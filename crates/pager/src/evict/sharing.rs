@@ -60,14 +60,18 @@ impl Evictor<'_> {
     }
 
     /// Pages shared with a forked process cannot be moved until they are this process's own. Leaves
-    /// those in `shared` that are now; those of which the store has the bytes need not be, and are
-    /// evicted in place.
+    /// those in `shared` that are now. Clean ones that are protected need not be, and are evicted in
+    /// place. Where content tells, nothing may be: who has pinned a page for writing, which is not
+    /// protected, writes to it after its bytes were compared. Moving refuses such a page.
     pub(super) fn break_sharing(&mut self, shared: &mut Vec<PageNumber>) {
         let pager = self.pager;
         let state = |page: &PageNumber| pager.table.load(*page).state();
-        let clean = shared.iter().filter(|page| state(page) == State::Clean);
-        self.batch.refused.extend(clean);
-        shared.retain(|page| state(page) == State::Resident);
+        if !pager.handles().content_tells {
+            let clean = shared.iter().filter(|page| state(page) == State::Clean);
+            self.batch.refused.extend(clean);
+            shared.retain(|page| state(page) != State::Clean);
+        }
+        shared.retain(|page| matches!(state(page), State::Resident | State::Clean));
         for run in shared.chunk_by(|a, b| a.0 + 1 == b.0) {
             let run = PageRange::of(run[0], run.len() as u64);
             // What the program empties meanwhile is a fault of this thread's.
