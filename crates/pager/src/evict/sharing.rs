@@ -60,9 +60,9 @@ impl Evictor<'_> {
     }
 
     /// Pages shared with a forked process cannot be moved until they are this process's own. Leaves
-    /// those in `shared` that are now. Clean ones that are protected need not be, and are evicted in
-    /// place. Where content tells, nothing may be: who has pinned a page for writing, which is not
-    /// protected, writes to it after its bytes were compared. Moving refuses such a page.
+    /// those in `shared` that are now. Clean ones that are protected need not be, and are evicted
+    /// in place. Where content tells, nothing may be: who has pinned a page for writing, which is
+    /// not protected, writes to it after its bytes were compared. Moving refuses such a page.
     pub(super) fn break_sharing(&mut self, shared: &mut Vec<PageNumber>) {
         let pager = self.pager;
         let state = |page: &PageNumber| pager.table.load(*page).state();
