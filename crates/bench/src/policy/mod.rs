@@ -3,11 +3,9 @@
 //!
 //! Every policy sees every access of the trace. FIFO, LRU, CLOCK, S3-FIFO and SIEVE are told of
 //! hits, which no pager is on today's kernels; `pager` is the pager's own code, which is told of
-//! misses alone; `half`, `adaptive` and `area` are candidates for it; MIN knows the future and is
-//! the bound.
+//! misses, and of accesses to pages that it holds aside; MIN knows the future and is the bound.
 pub mod accesses;
 mod cache;
-mod candidate;
 mod classic;
 pub mod generate;
 mod pager;

@@ -1,6 +1,5 @@
-//! The pager's own policies, run on words and queues as the pager runs them: told of misses alone.
-//! Pages that S3-FIFO gives up are gone at once: that the pager holds them aside for a while, from
-//! Linux 6.8 on, is not simulated.
+//! The pager's own policies, run on words and queues as the pager runs them: told of misses, and of
+//! accesses to pages that are held aside for a while before they are evicted (soft faults).
 use std::collections::VecDeque;
 
 use pagetide_pager::page::policy::{Kind, Policy, Queue, Verdict};
@@ -9,14 +8,27 @@ use pagetide_pager::page::word::Word;
 use super::cache::Cache;
 use super::trace::Trace;
 
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum At {
+    Nowhere,
+    Queue,
+    /// The entry of the held pages with this number; an older entry is void.
+    Held(u64),
+}
+
 /// See the module's text.
 pub struct Pager {
     policy: Box<dyn Policy>,
     words: Vec<Word>,
-    present: Vec<bool>,
+    at: Vec<At>,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
+    /// The oldest first, with void entries.
+    held: VecDeque<(u32, u64)>,
+    held_pages: usize,
+    entries: u64,
     pages: usize,
+    soft_faults: u64,
 }
 
 impl Pager {
@@ -25,10 +37,14 @@ impl Pager {
         Pager {
             policy: kind.make(),
             words: vec![Word::default(); trace.pages],
-            present: vec![false; trace.pages],
+            at: vec![At::Nowhere; trace.pages],
             small: VecDeque::new(),
             main: VecDeque::new(),
+            held: VecDeque::new(),
+            held_pages: 0,
+            entries: 0,
             pages,
+            soft_faults: 0,
         }
     }
 
@@ -39,7 +55,14 @@ impl Pager {
         }
     }
 
-    fn evict(&mut self) {
+    /// Pages that may be held.
+    fn most_held(&self) -> usize {
+        let share = self.policy.held_share();
+        share.map_or(0, |share| self.pages / share as usize)
+    }
+
+    /// Moves the policy's choice to the held pages.
+    fn hold_one(&mut self) {
         let budget = self.pages as u64;
         loop {
             let (small, main) = (self.small.len() as u64, self.main.len() as u64);
@@ -54,26 +77,60 @@ impl Pager {
                 }
                 Verdict::Evict(word) => {
                     self.words[page as usize] = word;
-                    self.present[page as usize] = false;
+                    self.entries += 1;
+                    self.at[page as usize] = At::Held(self.entries);
+                    self.held.push_back((page, self.entries));
+                    self.held_pages += 1;
                     return;
                 }
             }
         }
     }
+
+    fn evict_oldest_held(&mut self) {
+        while let Some((page, entry)) = self.held.pop_front() {
+            if self.at[page as usize] == At::Held(entry) {
+                self.at[page as usize] = At::Nowhere;
+                self.held_pages -= 1;
+                return;
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.small.len() + self.main.len() + self.held_pages < self.pages {
+            return;
+        }
+        while self.held_pages <= self.most_held() && self.small.len() + self.main.len() > 0 {
+            self.hold_one();
+        }
+        self.evict_oldest_held();
+    }
 }
 
 impl Cache for Pager {
     fn access(&mut self, page: u32) -> bool {
-        if self.present[page as usize] {
-            return true;
-        }
-        if self.small.len() + self.main.len() >= self.pages {
-            self.evict();
-        }
-        let (word, queue) = self.policy.admit(self.words[page as usize]);
+        let at = self.at[page as usize];
+        let word = self.words[page as usize];
+        let (word, queue) = match at {
+            At::Queue => return true,
+            At::Held(_) => {
+                self.soft_faults += 1;
+                self.held_pages -= 1;
+                self.policy.readmit(word)
+            }
+            At::Nowhere => {
+                self.make_room();
+                self.policy.admit(word)
+            }
+        };
         self.words[page as usize] = word;
-        self.present[page as usize] = true;
+        self.at[page as usize] = At::Queue;
         self.queue(queue).push_back(page);
-        false
+        at != At::Nowhere
+    }
+
+    fn soft_faults(&self) -> u64 {
+        self.soft_faults
     }
 }

@@ -7,7 +7,6 @@ use pagetide_pager::page::policy;
 use serde::Serialize;
 
 use super::cache::Cache;
-use super::candidate::{Candidate, Constants, Small};
 use super::classic::{Clock, Fifo, Lru, Min};
 use super::generate::{self, Kind};
 use super::pager::Pager;
@@ -58,7 +57,7 @@ pub struct Plan {
 /// Makes a cache of so many pages for a trace.
 type Maker = fn(&Trace, usize) -> Box<dyn Cache>;
 
-const POLICIES: [(&str, Maker); 11] = [
+const POLICIES: [(&str, Maker); 8] = [
     ("fifo", |trace, pages| Box::new(Fifo::new(trace, pages))),
     ("lru", |trace, pages| Box::new(Lru::new(trace, pages))),
     ("clock", |trace, pages| Box::new(Clock::new(trace, pages))),
@@ -70,40 +69,8 @@ const POLICIES: [(&str, Maker); 11] = [
     ("pager-s3fifo", |trace, pages| {
         Box::new(Pager::new(trace, pages, policy::Kind::S3Fifo))
     }),
-    ("half", |trace, pages| {
-        Box::new(Candidate::new(trace, pages, HALF))
-    }),
-    ("adaptive", |trace, pages| {
-        Box::new(Candidate::new(trace, pages, ADAPTIVE))
-    }),
-    ("area", |trace, pages| {
-        Box::new(Candidate::new(trace, pages, AREA))
-    }),
     ("min", |trace, pages| Box::new(Min::new(trace, pages))),
 ];
-
-/// S3-FIFO whose small queue has half the pages.
-const HALF: Constants = Constants {
-    small: Small::OneIn(2),
-    ..ADAPTIVE
-};
-
-/// S3-FIFO whose small queue adapts.
-const ADAPTIVE: Constants = Constants {
-    small: Small::Adapts,
-    area: 0,
-    opens: 0,
-    laps: 0,
-};
-
-/// FIFO with pages unmapped for a while before they are evicted, from two budgets' worth of
-/// evictions on.
-const AREA: Constants = Constants {
-    small: Small::All,
-    area: 2,
-    opens: 32,
-    laps: 3,
-};
 
 /// Misses of one policy on one trace with so much memory.
 #[derive(Debug, Clone, Serialize)]
@@ -238,41 +205,16 @@ mod tests {
         assert_eq!(of("fifo", &string, 3), 6);
     }
 
-    /// The candidates are the pager's own code but for their constants.
+    /// By hand, with room for 32 pages and one of them held: 33 has 1 evicted and 2 held, where it
+    /// is accessed, and so outlives those that came later.
     #[test]
-    fn a_candidate_with_the_pagers_constants_is_the_pager() {
-        let constants = Constants {
-            small: Small::OneIn(10),
-            area: 0,
-            opens: 0,
-            laps: 0,
-        };
-        for kind in Kind::ALL {
-            let trace = generate::generate(kind, 1024, 8192, 3).unwrap();
-            for resident in [60, 250, 700] {
-                let mut candidate = Candidate::new(&trace, resident, constants);
-                let accesses = trace.accesses.iter();
-                let misses: u64 = accesses.map(|p| u64::from(!candidate.access(*p))).sum();
-                let pagers = of("pager-s3fifo", &trace, resident);
-                assert_eq!(misses, pagers, "{kind:?}, {resident}");
-            }
-        }
-    }
-
-    /// By hand, with room for one page unmapped: 1 is found in the area, and outlives 2.
-    #[test]
-    fn a_page_accessed_while_unmapped_costs_no_miss() {
-        let string = trace(&[1, 2, 3, 4, 1, 5, 6, 1]);
-        let constants = Constants {
-            small: Small::All,
-            area: 25,
-            opens: 0,
-            laps: 1,
-        };
-        let mut candidate = Candidate::new(&string, 4, constants);
+    fn a_page_accessed_while_it_is_held_costs_no_miss() {
+        let string: Vec<u32> = (1..=33).chain([2]).chain(34..=60).chain([2]).collect();
+        let string = trace(&string);
+        let mut pager = Pager::new(&string, 32, policy::Kind::S3Fifo);
         let accesses = string.accesses.iter();
-        let misses = accesses.filter(|page| !candidate.access(**page)).count();
-        assert_eq!((misses, candidate.soft_faults()), (6, 1));
+        let misses = accesses.filter(|page| !pager.access(**page)).count();
+        assert_eq!((misses, pager.soft_faults()), (60, 1));
     }
 
     #[test]
