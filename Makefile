@@ -59,7 +59,7 @@ test-kernels-quick:
 	@$(MAKE) test-kernels KERNELS="6.1 7.3" KERNELS_OPTIONS="--suite quick $(KERNELS_OPTIONS)"
 
 demo: toolchain
-	@./examples/install-for-tests.sh python3=python3
+	@./examples/install-for-tests.sh python3=python3 sqlite3=sqlite3
 	$(CARGO) build --release --workspace
 	@python3 examples/demo.py --pagetide $(RELEASE)/pagetide --out $(TARGET)/demo
 

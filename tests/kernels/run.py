@@ -34,6 +34,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--suite", choices=("quick", "full"), default="full", help="how much of tests.list to run")
     parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="only tests whose name has this in it, whatever the suite")
     parser.add_argument("--without", action="append", default=[], metavar="PATTERN", help="not those whose name has this in it")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="each test so many times")
     parser.add_argument("--machines", type=int, default=len(os.sched_getaffinity(0)), help="guests at a time (default: one a processor)")
     parser.add_argument("--parts", type=int, default=1, help="guests a kernel, each with a part of the tests (default: 1)")
     parser.add_argument("--memory", type=int, default=2048, metavar="MIB", help="memory of a guest")
@@ -139,6 +140,7 @@ def main() -> int:
     if kernels:
         executables = plan.build(ROOT, os.environ.get("CARGO", "cargo"))
         tests = plan.plan(executables, plan.read_rules(HERE / "tests.list"), options.suite, options.only, options.without, options.limit)
+        tests = [test for test in tests for _ in range(options.repeat)]
         if not options.no_build:
             try:
                 compile_programs(executables)

@@ -14,7 +14,7 @@ use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use support::compile::scratch;
+use support::compile::{on_path, scratch};
 use support::pagetide::{NO_FORK, able, binary, can_fork, governed, number};
 use support::patience::up_to;
 use support::process::{Outcome, Running, run, start};
@@ -311,19 +311,23 @@ fn a_limit_on_file_sizes_kills_nobody_but_the_program() {
 /// whoever holds its output.
 #[test]
 fn an_interrupted_demonstration_ends_its_program() {
-    where_able("an_interrupted_demonstration_ends_its_program", || {
+    const NAME: &str = "an_interrupted_demonstration_ends_its_program";
+    if !on_path("sqlite3") {
+        return skipped(NAME, "sqlite3 is not installed");
+    }
+    where_able(NAME, || {
+        if !binary().unwrap().with_file_name("pagetide-bench").exists() {
+            return skipped(NAME, "pagetide-bench is not built");
+        }
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/demo.py");
         let mut command = Command::new("python3");
         command.arg(script).arg("--pagetide").arg(binary().unwrap());
-        command
-            .arg("--out")
-            .arg(scratch().join("demo"))
-            .args(["--mib", "512"]);
+        command.arg("--out").arg(scratch().join("demo"));
         let running = start(&mut command, b"");
         let begun = Instant::now();
         let works = |pid: u32| {
             std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
-                .is_ok_and(|words| words.contains("sort_and_hash"))
+                .is_ok_and(|words| words.contains("items.sql"))
         };
         while !family(running.pid()).into_iter().any(works) {
             assert!(begun.elapsed() < LIMIT, "it did not begin");
@@ -335,6 +339,10 @@ fn an_interrupted_demonstration_ends_its_program() {
         kill_process(pid, Signal::INT).unwrap();
         let outcome = running.finish(begun.elapsed() + Duration::from_secs(20));
         outcome.expect_code(130);
-        assert_eq!(outcome.stderr_text(), "");
+        assert!(
+            !outcome.stderr_text().contains("Traceback"),
+            "{}",
+            outcome.describe()
+        );
     });
 }
