@@ -157,6 +157,7 @@ impl Scanner {
         for _ in 0..ATTACH_ROUNDS {
             self.last_scan_ns = now_ns();
             let fresh = self.fresh();
+            self.agent.pager.register_ahead_if_much(&fresh);
             if !self.attach_all(&fresh) {
                 break;
             }
@@ -188,9 +189,9 @@ impl Scanner {
         fresh
     }
 
-    /// Attaches `ranges`; whether one of them was found to have changed meanwhile. Several are asked
-    /// for at a time: each answer costs two turns of the processor, which the program may keep
-    /// busy, and until then it fills memory that nobody bounds.
+    /// Attaches `ranges`; whether one of them was found to have changed meanwhile. Several are
+    /// asked for at a time: each answer costs two turns of the processor, which the program may
+    /// keep busy, and until then it fills memory that nobody bounds.
     fn attach_all(&mut self, ranges: &[PageRange]) -> bool {
         let mut changed = false;
         for some in ranges.chunks(ASKED_AT_ONCE) {
@@ -206,8 +207,8 @@ impl Scanner {
                 match done.wait() {
                     Ok(()) => {}
                     Err(Errno::AGAIN) => changed = true,
-                    // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one
-                    // of the program's own.
+                    // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by
+                    // one of the program's own.
                     Err(_) => self.retry.note(range, now_ns()),
                 }
             }
