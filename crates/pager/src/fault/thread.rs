@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
 use pagetide_kernel::wait::wait_for;
 use rustix::event::{PollFd, PollFlags};
 
@@ -80,7 +80,7 @@ impl<'p> FaultThread<'p> {
             self.pager.budget.end_loan(now);
             if now - self.last_note_ns > NOTE_NS {
                 self.last_note_ns = now;
-                self.pager.note_store();
+                self.note();
             }
             if worked {
                 (last_work_ns, yields) = (now, 0);
@@ -99,7 +99,13 @@ impl<'p> FaultThread<'p> {
             }
         }
         self.place.leave(&self.pager.placement);
+        self.note();
+    }
+
+    fn note(&self) {
         self.pager.note_store();
+        let cpu_ns = &self.pager.ledger.fault_thread_cpu_ns;
+        cpu_ns.store(thread_cpu_ns(), Relaxed);
     }
 
     /// Serves what there is, in the order in which somebody waits for it. Whether there was
@@ -190,7 +196,7 @@ impl<'p> FaultThread<'p> {
         self.deferred.len() < before
     }
 
-    fn serve(&mut self, fault: Fault) {
+    fn serve(&mut self, mut fault: Fault) {
         match self.handler.serve(fault) {
             Outcome::Installed | Outcome::Woken => {
                 self.messages.kept_since = None;
@@ -202,6 +208,7 @@ impl<'p> FaultThread<'p> {
             }
             Outcome::Busy | Outcome::NoRoomForOldBytes => self.deferred.push(fault),
             Outcome::NoRoom => {
+                self.pager.note_wait(&mut fault);
                 if self.handler.is_recent(fault.page) {
                     self.pager.budget.lend();
                 }
