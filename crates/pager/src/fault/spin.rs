@@ -6,7 +6,7 @@
 //! It depends on the program: two threads that fault often, or one that computes between faults.
 
 /// How long it is looked on.
-const SPIN_NS: u64 = 20_000;
+const SPIN_NS: u64 = 8_000;
 /// The share of all.
 const ONE: u32 = 1 << 16;
 /// The share is that of about so many looks.
