@@ -62,18 +62,8 @@ fn describe(s: &Statistics) -> String {
                 Bytes(s.store_bytes_max)
             ),
         ),
-        (
-            "faults",
-            format!(
-                "{}: {} zero-filled, {} fetched ({} pages in all; {} read ahead, {} of them used)",
-                Count(s.faults as f64),
-                Count(s.zero_fills as f64),
-                Count(s.fetches as f64),
-                Count(s.fetched_pages as f64),
-                Count(s.prefetched_pages as f64),
-                Count(s.prefetch_hits as f64)
-            ),
-        ),
+        ("faults", of_faults(s)),
+        ("of these", of_these(s)),
         ("latency", of_latency(&s.fault_latency_ns)),
         (
             "evictions",
@@ -85,12 +75,40 @@ fn describe(s: &Statistics) -> String {
                 Count(s.same_filled as f64)
             ),
         ),
+        (
+            "CPU",
+            format!(
+                "fault thread {:.2} s, evictor {:.2} s",
+                s.fault_thread_cpu_seconds, s.evictor_cpu_seconds
+            ),
+        ),
         ("store errors", s.errors.to_string()),
     ];
     lines
         .iter()
         .map(|(name, value)| format!("{name:<13} {value}\n"))
         .collect()
+}
+
+fn of_faults(s: &Statistics) -> String {
+    format!(
+        "{}: {} zero-filled, {} fetched ({} pages in all; {} read ahead, {} of them used)",
+        Count(s.faults as f64),
+        Count(s.zero_fills as f64),
+        Count(s.fetches as f64),
+        Count(s.fetched_pages as f64),
+        Count(s.prefetched_pages as f64),
+        Count(s.prefetch_hits as f64)
+    )
+}
+
+fn of_these(s: &Statistics) -> String {
+    format!(
+        "{} waited for room ({:.2} %), {} taken back on their way out",
+        Count(s.faults_waited as f64),
+        100.0 * s.faults_waited as f64 / s.faults.max(1) as f64,
+        Count(s.faults_taken_back as f64)
+    )
 }
 
 fn of_latency(latency: &Latency) -> String {

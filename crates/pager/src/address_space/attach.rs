@@ -29,6 +29,7 @@ impl FaultThread<'_> {
                     write: true,
                     write_protect: false,
                     read_at_ns: 0,
+                    waited: false,
                 }) {
                     Outcome::EventPending => {
                         self.read_messages();

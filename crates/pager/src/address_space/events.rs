@@ -156,6 +156,7 @@ impl Reader<'_> {
                         write,
                         write_protect,
                         read_at_ns: now,
+                        waited: false,
                     });
                 }
                 event => {

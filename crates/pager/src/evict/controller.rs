@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pagetide_kernel::memory::BatchDropper;
-use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
 use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::StoreError;
@@ -147,6 +147,8 @@ impl<'p> Evictor<'p> {
             server_cpu: &|| pager.server_cpu(),
         };
         self.place.end(&pager.placement, &turn);
+        let cpu_ns = &pager.ledger.evictor_cpu_ns;
+        cpu_ns.store(thread_cpu_ns(), Relaxed);
     }
 
     /// What is asked for, else what is needed.

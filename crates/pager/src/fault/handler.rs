@@ -39,6 +39,8 @@ pub(crate) struct Fault {
     pub(crate) write_protect: bool,
     /// When it was read from the userfaultfd.
     pub(crate) read_at_ns: u64,
+    /// It was tried, and found no room.
+    pub(crate) waited: bool,
 }
 
 /// What became of a fault. The closed set of outcomes.

@@ -59,6 +59,7 @@ impl FaultThread<'_> {
                     write: false,
                     write_protect: false,
                     read_at_ns: 0,
+                    waited: false,
                 }),
             };
             match outcome {

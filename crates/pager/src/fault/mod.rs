@@ -12,6 +12,7 @@ mod publish;
 mod read_ahead;
 mod recent;
 pub mod signal;
+mod spin;
 pub(crate) mod streams;
 pub mod thread;
 mod zeros;

@@ -169,11 +169,12 @@ impl HandlerPool {
     ) -> bool {
         let pager = &*self.pager;
         let started_ns = now_ns();
-        let fault = Fault {
+        let mut fault = Fault {
             page,
             write,
             write_protect,
             read_at_ns: started_ns,
+            waited: false,
         };
         let mut tries = 0u32;
         loop {
@@ -182,7 +183,10 @@ impl HandlerPool {
             }
             match handler.serve(fault) {
                 Outcome::Installed | Outcome::Woken => break,
-                Outcome::NoRoom => self.wait_for_room(handler.is_recent(page)),
+                Outcome::NoRoom => {
+                    pager.note_wait(&mut fault);
+                    self.wait_for_room(handler.is_recent(page));
+                }
                 Outcome::NoRoomForOldBytes => {
                     if let Some(section) = pager.write_notifications.enter()
                         && let Some(observer) = section.observer_of(page)

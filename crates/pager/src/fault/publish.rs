@@ -5,10 +5,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use pagetide_kernel::PageNumber;
 
 use super::claim::{Claim, Purpose};
-use super::handler::Handler;
+use super::handler::{Fault, Handler};
 use crate::page::word::{Place, State, Word};
+use crate::pager::Pager;
 use crate::recorder::Kind;
 use crate::stores::Deferred;
+
+impl Pager {
+    /// `fault` waits for room. Counted once, however often it is tried.
+    pub(super) fn note_wait(&self, fault: &mut Fault) {
+        if !std::mem::replace(&mut fault.waited, true) {
+            self.ledger.faults_waited.fetch_add(1, Relaxed);
+        }
+    }
+}
 
 impl<'p> Handler<'p> {
     /// Whether `page` was installed a moment ago.
@@ -65,6 +75,7 @@ impl<'p> Handler<'p> {
         let taken_back = |word: Word| word.taken_back(backing);
         pager.table.update(page, taken_back);
         pager.victims.enqueue_taken_back(&pager.table, page);
+        pager.ledger.faults_taken_back.fetch_add(1, Relaxed);
         self.recent.note(page);
     }
 

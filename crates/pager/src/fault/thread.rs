@@ -6,11 +6,12 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
 use pagetide_kernel::wait::wait_for;
 use rustix::event::{PollFd, PollFlags};
 
 use super::handler::{Fault, Handler, Outcome};
+use super::spin::Spin;
 use crate::address_space::events::Messages;
 use crate::handles::Ownership;
 use crate::handles::StartError;
@@ -18,12 +19,12 @@ use crate::pager::Pager;
 use crate::placement::{self, Place, Turn};
 use crate::requests::Load;
 
-/// How long the thread looks for the next fault before it sleeps.
-const SPIN_NS: u64 = 20_000;
-/// How often, in that time, it gives its processor to the thread that it holds beside it, and then
-/// looks for that thread's next fault: going to sleep and being woken takes three times as long as
-/// a fault, and the scheduler does not always let a thread that is woken run at once.
+/// How often, in the time after its last work, it gives its processor to the thread that it holds
+/// beside it, and then looks for that thread's next fault: going to sleep and being woken takes
+/// three times as long as a fault, and the scheduler does not always let a thread that is woken run
+/// at once.
 const YIELDS: u32 = 4;
+const YIELD_NS: u64 = 20_000;
 
 /// How often the ledger is brought up to date.
 const NOTE_NS: u64 = 10_000_000;
@@ -43,7 +44,9 @@ pub struct FaultThread<'p> {
     pub(super) load_waits: bool,
     place: Box<dyn Place>,
     last_note_ns: u64,
+    /// There is more than one processor.
     spins: bool,
+    spin: Spin,
 }
 
 impl<'p> FaultThread<'p> {
@@ -63,6 +66,7 @@ impl<'p> FaultThread<'p> {
             place: placement::fault_thread(by_signal, processors),
             last_note_ns: 0,
             spins: processors > 1,
+            spin: Spin::new(),
         })
     }
 
@@ -80,26 +84,33 @@ impl<'p> FaultThread<'p> {
             self.pager.budget.end_loan(now);
             if now - self.last_note_ns > NOTE_NS {
                 self.last_note_ns = now;
-                self.pager.note_store();
+                self.note();
             }
             if worked {
                 (last_work_ns, yields) = (now, 0);
+                self.spin.found();
                 self.end_turn(now, false);
                 continue;
             }
             let shares = self.pager.placement.shares_processor();
-            let soon = self.spins && now - last_work_ns < SPIN_NS;
-            if shares && soon && yields < YIELDS {
+            if shares && now - last_work_ns < YIELD_NS && yields < YIELDS {
                 yields += 1;
                 std::thread::yield_now();
-            } else if shares || !soon {
+            } else if shares || !self.spins || !self.spin.goes_on(now - last_work_ns) {
                 // On the program's own processor, looking on only keeps the program from its next
                 // fault.
+                self.spin.sleeps();
                 self.sleep();
             }
         }
         self.place.leave(&self.pager.placement);
+        self.note();
+    }
+
+    fn note(&self) {
         self.pager.note_store();
+        let cpu_ns = &self.pager.ledger.fault_thread_cpu_ns;
+        cpu_ns.store(thread_cpu_ns(), Relaxed);
     }
 
     /// Serves what there is, in the order in which somebody waits for it. Whether there was
@@ -190,7 +201,7 @@ impl<'p> FaultThread<'p> {
         self.deferred.len() < before
     }
 
-    fn serve(&mut self, fault: Fault) {
+    fn serve(&mut self, mut fault: Fault) {
         match self.handler.serve(fault) {
             Outcome::Installed | Outcome::Woken => {
                 self.messages.kept_since = None;
@@ -202,6 +213,7 @@ impl<'p> FaultThread<'p> {
             }
             Outcome::Busy | Outcome::NoRoomForOldBytes => self.deferred.push(fault),
             Outcome::NoRoom => {
+                self.pager.note_wait(&mut fault);
                 if self.handler.is_recent(fault.page) {
                     self.pager.budget.lend();
                 }

@@ -10,9 +10,8 @@
 //! Packing what was moved out interrupts nobody. For that the evictor steps aside, to a processor
 //! that would else be idle, and the program goes on meanwhile.
 
-use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
 use pagetide_kernel::thread::shares_processor;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::binding::{CpuBinding, may_run_on};
 use super::faults::FaultProcessors;
@@ -89,7 +88,7 @@ impl EvictorPlace {
         if self.binding.kept_to().is_none() {
             return pack();
         }
-        let (since_ns, worked_ns) = (now_ns(), thread_time_ns());
+        let (since_ns, worked_ns) = (now_ns(), thread_cpu_ns());
         let aside = self.pack_ns > 0 && self.stays == 0 && self.binding.step_aside();
         pack();
         if aside {
@@ -101,16 +100,10 @@ impl EvictorPlace {
                 self.stays = 1;
             }
         } else {
-            self.pack_ns = (thread_time_ns() - worked_ns) / pages.max(1);
+            self.pack_ns = (thread_cpu_ns() - worked_ns) / pages.max(1);
             self.stays = self.stays.saturating_sub(1);
         }
     }
-}
-
-/// Processor time of the calling thread.
-fn thread_time_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 #[cfg(test)]

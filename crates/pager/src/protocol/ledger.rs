@@ -13,7 +13,7 @@ use super::ungoverned::Ungoverned;
 const SUB_BUCKETS: usize = 16;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG05");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG06");
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
 /// ns (18 minutes).
@@ -125,6 +125,8 @@ counters! {
     put_bytes,
     put_bytes_stored,
     faults,
+    faults_waited,
+    faults_taken_back,
     zero_fills,
     fetches,
     fetched_pages,
@@ -135,6 +137,8 @@ counters! {
     writebacks,
     same_filled,
     errors,
+    fault_thread_cpu_ns,
+    evictor_cpu_ns,
 }
 
 fn store_text(words: &[AtomicU64], len: &AtomicU32, text: &[u8]) {
@@ -196,6 +200,7 @@ impl Ledger {
     /// The counters as a statistics object.
     pub fn statistics(&self) -> Statistics {
         let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let seconds = |ns: u64| ns as f64 / 1e9;
         let (put, stored) = (get(&self.put_bytes), get(&self.put_bytes_stored));
         Statistics {
             pid: self.pid.load(Relaxed),
@@ -209,6 +214,8 @@ impl Ledger {
             store_bytes_max: get(&self.store_bytes_max),
             store_pages: get(&self.store_pages),
             faults: get(&self.faults),
+            faults_waited: get(&self.faults_waited),
+            faults_taken_back: get(&self.faults_taken_back),
             zero_fills: get(&self.zero_fills),
             fetches: get(&self.fetches),
             fetched_pages: get(&self.fetched_pages),
@@ -225,7 +232,9 @@ impl Ledger {
             },
             errors: get(&self.errors),
             fault_latency_ns: self.fault_latency.latency(),
-            wall_seconds: get(&self.updated_ns).saturating_sub(get(&self.started_ns)) as f64 / 1e9,
+            fault_thread_cpu_seconds: seconds(get(&self.fault_thread_cpu_ns)),
+            evictor_cpu_seconds: seconds(get(&self.evictor_cpu_ns)),
+            wall_seconds: seconds(get(&self.updated_ns).saturating_sub(get(&self.started_ns))),
         }
     }
 }

@@ -46,6 +46,10 @@ pub struct Statistics {
     pub store_pages: u64,
     /// Fault messages served (missing and write-protect).
     pub faults: u64,
+    /// Of these, those that had to wait for the evictor to make room. Each counts once.
+    pub faults_waited: u64,
+    /// Of these, those on pages that were on their way out, and came back without the store.
+    pub faults_taken_back: u64,
     /// Pages given zeros on their first use.
     pub zero_fills: u64,
     /// Faults that read from the store.
@@ -72,6 +76,10 @@ pub struct Statistics {
     pub errors: u64,
     /// From reading the fault message to waking the thread, in nanoseconds.
     pub fault_latency_ns: Latency,
+    /// Processor time of the fault thread.
+    pub fault_thread_cpu_seconds: f64,
+    /// Processor time of the evictor.
+    pub evictor_cpu_seconds: f64,
     /// Seconds since the pager started.
     pub wall_seconds: f64,
 }

@@ -9,10 +9,9 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
 use pagetide_kernel::thread::{Urgency, set_urgency, shares_processor};
 use rustix::thread::set_current_timer_slack;
-use rustix::time::{ClockId, clock_gettime};
 
 use super::copy_aside::Shared;
 use pagetide_pager::placement::CpuBinding;
@@ -43,12 +42,6 @@ pub(crate) struct Placement<'a> {
     fixed: bool,
     /// When its turn on the shared processor began, in time of this thread's.
     turn_began_ns: u64,
-}
-
-/// Time that the calling thread has worked.
-fn worked_ns() -> u64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 impl<'a> Placement<'a> {
@@ -131,7 +124,7 @@ impl<'a> Placement<'a> {
         // It may be kept from there: the program has confined it elsewhere.
         self.shares = self.cpu_binding.kept_to().is_some();
         self.refused = beside.filter(|_| !self.shares);
-        self.turn_began_ns = worked_ns();
+        self.turn_began_ns = thread_cpu_ns();
         writers.shared.store(self.shares, Relaxed);
     }
 
@@ -151,7 +144,7 @@ impl<'a> Placement<'a> {
     /// On a shared processor, leaves the writer two thirds of the time; less where
     /// `pressure_percent` is more than fifty, down to nothing.
     fn take_turns(&mut self, pressure_percent: u64) {
-        let turn_ns = worked_ns() - self.turn_began_ns;
+        let turn_ns = thread_cpu_ns() - self.turn_began_ns;
         if turn_ns < TURN_NS {
             return;
         }
@@ -159,7 +152,7 @@ impl<'a> Placement<'a> {
         if rest_ns > 0 {
             std::thread::sleep(Duration::from_nanos(rest_ns));
         }
-        self.turn_began_ns = worked_ns();
+        self.turn_began_ns = thread_cpu_ns();
     }
 
     /// Works anywhere.
@@ -298,13 +291,13 @@ mod tests {
         apart(|shared| {
             let mut placement = Placement::new(shared);
             let mut rested_ns = |pressure_percent| {
-                placement.turn_began_ns = worked_ns();
-                while worked_ns() - placement.turn_began_ns < 2 * TURN_NS {
+                placement.turn_began_ns = thread_cpu_ns();
+                while thread_cpu_ns() - placement.turn_began_ns < 2 * TURN_NS {
                     std::hint::spin_loop();
                 }
-                let (wall, worked) = (now_ns(), worked_ns());
+                let (wall, worked) = (now_ns(), thread_cpu_ns());
                 placement.take_turns(pressure_percent);
-                (now_ns() - wall).saturating_sub(worked_ns() - worked)
+                (now_ns() - wall).saturating_sub(thread_cpu_ns() - worked)
             };
             // The clocks are read one after the other.
             assert!(rested_ns(50) >= 3 * TURN_NS);
@@ -312,7 +305,7 @@ mod tests {
             // A thread may have to wait for other reasons, but not every time.
             let without_sleep = (0..20).any(|_| {
                 let before = times_slept();
-                placement.turn_began_ns = worked_ns().saturating_sub(10 * TURN_NS);
+                placement.turn_began_ns = thread_cpu_ns().saturating_sub(10 * TURN_NS);
                 placement.take_turns(100);
                 times_slept() == before
             });
