@@ -17,6 +17,7 @@ use super::claim::{Claim, Purpose};
 use super::predict::WritePredictor;
 use super::recent::Recent;
 use super::streams::WINDOW_MAX;
+use super::walks::Walks;
 use crate::budget::Reservation;
 use crate::handles::{StartError, system};
 use crate::page::word::{State, Word};
@@ -66,8 +67,7 @@ pub(crate) struct Handler<'p> {
     /// Where pages are read to.
     buffer: Mapping,
     pub(super) zeros: Mapping,
-    pub(super) next_zero: PageNumber,
-    pub(super) zero_window: u64,
+    pub(super) walks: Walks,
     pub(super) recent: Recent,
     pub(super) predictor: WritePredictor,
     /// May wait for a lock that the evictor holds (a signal handler may not).
@@ -84,8 +84,7 @@ impl<'p> Handler<'p> {
             pager,
             buffer: map()?,
             zeros: map()?,
-            next_zero: PageNumber(0),
-            zero_window: 1,
+            walks: Walks::default(),
             recent: Recent::default(),
             predictor: WritePredictor::default(),
             may_block,

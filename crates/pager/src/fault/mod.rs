@@ -15,4 +15,5 @@ pub mod signal;
 mod spin;
 pub(crate) mod streams;
 pub mod thread;
+mod walks;
 mod zeros;

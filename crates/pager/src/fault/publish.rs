@@ -84,7 +84,14 @@ impl<'p> Handler<'p> {
         if word.state() == State::Clean {
             self.release(word.place());
         }
-        self.pager.ledger.zero_fills.fetch_add(1, Relaxed);
+        self.publish_zeros(1);
+    }
+
+    /// A fault was given zeros in `pages` pages.
+    pub(super) fn publish_zeros(&self, pages: u64) {
+        let ledger = self.pager.ledger;
+        ledger.zero_faults.fetch_add(1, Relaxed);
+        ledger.zero_fills.fetch_add(pages, Relaxed);
     }
 
     /// The store failed.

@@ -1,12 +1,10 @@
 //! First use of a page: zeros, for it and for those after it when a thread walks through fresh
 //! memory.
-use std::sync::atomic::Ordering::Relaxed;
-
 use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 
 use super::claim::Claim;
-use super::handler::{Handler, Outcome, RUN_PAGES};
+use super::handler::{Handler, Outcome};
 use crate::page::word::Word;
 use crate::recorder::Kind;
 use crate::write_notification::ReadSection;
@@ -16,12 +14,13 @@ impl Handler<'_> {
     /// suggests.
     pub(super) fn fill_zeros(&mut self, page: PageNumber, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
-        self.zero_window = match page == self.next_zero {
-            true => (self.zero_window * 2).min(RUN_PAGES as u64),
-            false => 1,
-        };
-        let most = self.zero_window.min(pager.budget.spare()).max(1);
-        let window = PageRange::of(page, most);
+        let (walk, window) = self.walks.touched(page);
+        let window = window.min(pager.budget.free() / 2).max(1);
+        self.fill_walk(walk, PageRange::of(page, window), section)
+    }
+
+    fn fill_walk(&mut self, walk: usize, window: PageRange, section: &ReadSection<'_>) -> Outcome {
+        let (pager, page) = (self.pager, window.start);
         if pager.table.ensure(window).is_err() {
             return self.wake(page);
         }
@@ -46,9 +45,9 @@ impl Handler<'_> {
         };
         if range.pages() > 1 && progress.stop == Some(Stop::Absent) && progress.pages == 0 {
             // The kernel takes no range that crosses the end of a mapping.
+            let less = PageRange::of(page, range.pages() / 2);
             drop((claim, room));
-            self.next_zero = PageNumber(0);
-            return self.fill_zeros(page, section);
+            return self.fill_walk(walk, less, section);
         }
         let installed = match progress.stop {
             // A page that is there already, unheard of, is resident all the same.
@@ -60,10 +59,9 @@ impl Handler<'_> {
             pager.enqueue(page);
             pager.record(page, Kind::Zero);
         });
-        self.next_zero = page.add(installed);
-        let filled = progress.pages;
-        pager.ledger.zero_fills.fetch_add(filled, Relaxed);
-        if filled > 0 {
+        self.walks.filled(walk, page.add(installed));
+        if progress.pages > 0 {
+            self.publish_zeros(progress.pages);
             self.recent.note(page);
         }
         self.outcome(page, progress)

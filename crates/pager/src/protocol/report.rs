@@ -50,7 +50,9 @@ pub struct Statistics {
     pub faults_waited: u64,
     /// Of these, those on pages that were on their way out, and came back without the store.
     pub faults_taken_back: u64,
-    /// Pages given zeros on their first use.
+    /// Faults that were given zeros: a first use, or one after the page was emptied.
+    pub zero_faults: u64,
+    /// Pages given zeros: by such faults, or beside them.
     pub zero_fills: u64,
     /// Faults that read from the store.
     pub fetches: u64,
