@@ -30,6 +30,31 @@ fn check_law(region: &Region) {
 }
 
 #[test]
+fn a_fault_that_waits_for_room_counts_once() {
+    if !can_page() {
+        return;
+    }
+    // So small a budget has no reserve: once it is full, each page waits for another to leave.
+    const PAGES: usize = 256;
+    const RESIDENT: usize = 16;
+    let waited = |resident: usize| {
+        let mut region = (builder().length(PAGES * PAGE))
+            .resident((resident * PAGE) as u64)
+            .build()
+            .unwrap();
+        // Downwards, where no zeros are installed ahead.
+        for page in region.as_mut_slice().chunks_exact_mut(PAGE).rev() {
+            page[0] = 1;
+        }
+        region.stats().faults_waited
+    };
+    assert_eq!(waited(PAGES), 0);
+    let some = waited(RESIDENT);
+    let most = (PAGES - RESIDENT) as u64;
+    assert!((most / 2..=most).contains(&some), "{some} of {most} waited");
+}
+
+#[test]
 fn everything_written_reads_back_at_a_sixteenth() {
     if !can_page() {
         return;
