@@ -11,6 +11,7 @@ use crate::address_space::space::AddressSpace;
 use crate::budget::Budget;
 use crate::callback::ThreadCallback;
 use crate::evict::staging::{HELD_MAX, Staging};
+use crate::fault::blocks::Blocks;
 use crate::fault::streams::Streams;
 use crate::gate::Gate;
 use crate::handles::{Handles, Ownership, StartError, system};
@@ -53,6 +54,8 @@ pub struct Pager {
     pub(crate) placement: Placement,
     /// What is missed in a steady order.
     pub(crate) streams: Streams,
+    /// Where neighbours are missed together.
+    pub(crate) blocks: Blocks,
     /// Who is asked to hold still.
     pub(crate) pauses: Pauses,
     /// What the fault thread is asked for.
@@ -105,6 +108,7 @@ impl Pager {
             write_notifications: WriteNotifications::new(),
             placement: Placement::default(),
             streams: Streams::default(),
+            blocks: Blocks::default(),
             pauses: Pauses::default(),
             requests: Inbox::default(),
             evict_now: Inbox::default(),

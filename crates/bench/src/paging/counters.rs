@@ -169,7 +169,8 @@ fn add_pager(findings: &mut Findings, before: &Statistics, now: &Statistics) {
     let hits = now.prefetch_hits - before.prefetch_hits;
     findings.prefetch_coverage = share(hits, hits + now.fetches - before.fetches);
     // A stream under way at the start may be settled by its first miss in the timed part.
-    let prefetched = now.prefetched_pages - before.prefetched_pages;
+    let of_streams = |s: &Statistics| s.prefetched_pages.saturating_sub(s.block_pages);
+    let prefetched = of_streams(now).saturating_sub(of_streams(before));
     findings.prefetch_accuracy = share(hits, prefetched).map(|accuracy| accuracy.min(1.0));
 }
 

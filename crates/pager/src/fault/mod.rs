@@ -1,5 +1,6 @@
 //! Faults: [`handler`] serves one; [`thread`] and [`pool`] bring them to it, as messages or as
 //! signals.
+pub(crate) mod blocks;
 pub(crate) mod claim;
 pub(crate) mod first_write;
 pub(crate) mod handler;

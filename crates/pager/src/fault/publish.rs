@@ -64,7 +64,7 @@ impl<'p> Handler<'p> {
                 }
                 pager.record(first, if write { Kind::Write } else { Kind::Read });
                 self.recent.note(first);
-                self.follow_stream(first);
+                self.look_ahead(first);
             }
         }
     }

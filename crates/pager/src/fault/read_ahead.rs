@@ -1,4 +1,5 @@
-//! Fetching pages before they are asked for: runs of neighbours with one COPY.
+//! Fetching pages before they are asked for, of a stream or of a block: runs of neighbours with
+//! one COPY.
 //!
 //! A page read ahead never takes what a fault might need: it is fetched only while more than the
 //! evictor's low-water reserve is free.
@@ -9,6 +10,7 @@ use pagetide_kernel::{PageNumber, PageRange};
 use super::claim::{Claim, Purpose};
 use super::handler::{Handler, RUN_PAGES};
 use super::streams::{Ask, WINDOW_MAX};
+use crate::page::word::State;
 use crate::pager::Pager;
 
 /// Most pages fetched between two looks for faults, from a store that answers at once: about 20 us.
@@ -25,9 +27,9 @@ fn at_once(pager: &Pager) -> u32 {
 }
 
 impl Handler<'_> {
-    /// `page` was fetched for a fault: is it one of a stream? Reads ahead, or leaves that to the
-    /// fault thread.
-    pub(super) fn follow_stream(&mut self, page: PageNumber) {
+    /// `page` was fetched for a fault: is it one of a stream, or else of a block that is worth
+    /// reading? Reads ahead, or leaves that to the fault thread.
+    pub(super) fn look_ahead(&mut self, page: PageNumber) {
         let pager = self.pager;
         if self.detaching {
             return;
@@ -37,10 +39,11 @@ impl Handler<'_> {
             let hits = u64::from(advice.hits);
             pager.ledger.prefetch_hits.fetch_add(hits, Relaxed);
         }
-        let begun = advice.ask.and_then(|ask| {
-            let room = self.room_for(ask.count);
-            pager.streams.begin(ask, room)
-        });
+        let block = self.block_of(page, advice.ask.is_some());
+        let begun = match advice.ask {
+            Some(ask) => pager.streams.begin(ask, self.room_for(ask.count)),
+            None => block,
+        };
         let Some(ask) = begun else {
             return;
         };
@@ -59,6 +62,15 @@ impl Handler<'_> {
             pager.ring_fault_thread();
         }
         self.read_ahead(ask.first(at_once));
+    }
+
+    /// The block to read with `page`, if no stream reads ahead from there and there is room for all
+    /// of it.
+    fn block_of(&self, page: PageNumber, is_streamed: bool) -> Option<Ask> {
+        let pager = self.pager;
+        let is_stored = |page| pager.table.load(page).state() == State::Stored;
+        let (start, count) = pager.blocks.missed(page, is_streamed, is_stored)?;
+        (pager.budget.spare() >= u64::from(count)).then(|| Ask::block(start, count))
     }
 
     /// Pages that may be read ahead when `wanted` are. An evictor that waits for this very
@@ -100,7 +112,13 @@ impl Handler<'_> {
             }
             _ => self.fetch_each(ask),
         };
-        self.pager.streams.fetched(ask, fetched);
+        match ask.is_block() {
+            true => {
+                let pages = u64::from(fetched.count_ones());
+                self.pager.ledger.block_pages.fetch_add(pages, Relaxed);
+            }
+            false => self.pager.streams.fetched(ask, fetched),
+        }
     }
 
     /// Fetches `count` pages from `start`; a bit for each that was.

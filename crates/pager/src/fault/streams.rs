@@ -40,7 +40,26 @@ pub struct Ask {
     offset: u32,
 }
 
+/// The window of a request that follows no stream.
+const NO_WINDOW: u64 = u64::MAX;
+
 impl Ask {
+    /// The `count` pages from `start` on, which are of no stream.
+    pub fn block(start: PageNumber, count: u32) -> Ask {
+        Ask {
+            start,
+            stride: 1,
+            count,
+            window: NO_WINDOW,
+            offset: 0,
+        }
+    }
+
+    /// Whether they are of no stream.
+    pub fn is_block(self) -> bool {
+        self.window == NO_WINDOW
+    }
+
     /// Page `index` of the request; page 0, which is never mapped, beyond the address space.
     pub fn page(self, index: u32) -> PageNumber {
         let page = self

@@ -58,12 +58,14 @@ pub struct Statistics {
     pub fetches: u64,
     /// Pages read from the store, prefetched ones included.
     pub fetched_pages: u64,
-    /// Of these, pages read ahead of a stream. The share of them that was used (`prefetch_hits`) is
-    /// the accuracy.
+    /// Of these, pages read ahead. The share of those of streams (all but `block_pages`) that was
+    /// used (`prefetch_hits`) is the accuracy.
     pub prefetched_pages: u64,
-    /// Pages read ahead that were used, as far as is seen: the stream went on exactly where they
+    /// Pages of streams that were used, as far as is seen: the stream went on exactly where they
     /// end. Their share of these and `fetches` together is the coverage.
     pub prefetch_hits: u64,
+    /// Of the `prefetched_pages`, those read with another page of their block.
+    pub block_pages: u64,
     /// Pages made non-resident.
     pub evictions: u64,
     /// Evictions that needed no store write because the store held the same bytes.

@@ -373,6 +373,31 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
     }
 }
 
+/// Groups of four pages, in no order that is a stream's.
+#[test]
+fn pages_that_are_used_together_are_read_together() {
+    if !can_page() {
+        return;
+    }
+    let (pages, budget, turns) = (8192u64, 1024, 8000);
+    for policy in pagetide::Policy::ALL {
+        let region = numbered(pages as usize, budget, policy);
+        let before = region.stats();
+        for turn in 0..turns {
+            let group = word(turn, 3) % (pages / 4);
+            for page in [0, 3, 1, 2].map(|index| 4 * group + index) {
+                let bytes = region.as_slice()[page as usize * PAGE..][..8].try_into().unwrap();
+                assert_eq!(u64::from_le_bytes(bytes), word(7, page), "page {page}");
+            }
+        }
+        let after = region.stats();
+        let fetches = after.fetches - before.fetches;
+        assert!(fetches < 3 * turns, "{policy:?}: {fetches} fetches, {after:?}");
+        assert!(after.block_pages > turns, "{policy:?}: {after:?}");
+        check_law(&region);
+    }
+}
+
 /// What is only read is put once, however often it comes and goes.
 #[test]
 fn a_page_that_is_only_read_is_not_put_again() {
