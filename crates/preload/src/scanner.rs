@@ -157,7 +157,6 @@ impl Scanner {
         for _ in 0..ATTACH_ROUNDS {
             self.last_scan_ns = now_ns();
             let fresh = self.fresh();
-            self.agent.pager.register_ahead_if_much(&fresh);
             if !self.attach_all(&fresh) {
                 break;
             }

@@ -233,15 +233,6 @@ impl Pager {
         self.resume_evictor();
     }
 
-    /// The same if the memory could fill a good part of the budget before all of it is attached. It
-    /// holds up eviction, so little memory is not worth it.
-    pub fn register_ahead_if_much(&self, ranges: &[PageRange]) {
-        let pages: u64 = ranges.iter().map(|range| range.pages()).sum();
-        if pages > self.budget.limit() / 2 {
-            self.register_ahead(ranges);
-        }
-    }
-
     /// Asks [`Pager::is_ours`] until the fault thread has read the events that keep the answer.
     fn is_still_ours(&self, range: PageRange) -> bool {
         const TRIES: u32 = 1000;

@@ -392,8 +392,10 @@ fn pages_that_are_used_together_are_read_together() {
         }
         let after = region.stats();
         let fetches = after.fetches - before.fetches;
-        assert!(fetches < 3 * turns, "{policy:?}: {fetches} fetches, {after:?}");
-        assert!(after.block_pages > turns, "{policy:?}: {after:?}");
+        // Nearly four a turn if none is read together. How often there is room for a block depends
+        // on how often the evictor runs.
+        assert!(fetches * 4 < 15 * turns, "{policy:?}: {fetches} fetches, {after:?}");
+        assert!(after.block_pages > turns / 8, "{policy:?}: {after:?}");
         check_law(&region);
     }
 }
