@@ -93,7 +93,10 @@ mod tests {
         assert_eq!(looks(&mut spin, 100, 5_000), 500);
         // Each look is in vain now: soon only trials are left.
         looks(&mut spin, 100, 1_000_000);
-        assert_eq!(looks(&mut spin, 160, 1_000_000), 10 * 20);
+        assert_eq!(
+            looks(&mut spin, 160, 1_000_000),
+            10 * (SPIN_NS / 1000) as u32
+        );
         // Faults come quickly again, which the trials show.
         looks(&mut spin, 1000, 5_000);
         assert_eq!(looks(&mut spin, 100, 5_000), 500);
