@@ -52,7 +52,7 @@ def column(side, alone):
     if side is None:
         return ["not measured"] + [""] * 5
     if side["failures"]:
-        return [str(side["failures"][0])] + [""] * 5
+        return [f"failed: {side['failures'][0]}"] + [""] * 5
     found = side["median"]
     pages = [found["demand_pages"], found["ahead_pages"], found["written_pages"]]
     read = (pages[0] or 0) + (pages[1] or 0)

@@ -29,8 +29,6 @@ const TICK_GROWING: Duration = Duration::from_millis(1);
 const GROWING_TICKS: u32 = 32;
 /// How often all mappings are looked at even when the size did not change.
 const FULL_SCAN_NS: u64 = 40_000_000;
-/// Ranges that are attached in one turn of the fault thread: faults wait as long.
-const ASKED_AT_ONCE: usize = 16;
 /// Looks at most, one after another, when what is to be attached changes all the time.
 const ATTACH_ROUNDS: u32 = 4;
 
@@ -188,28 +186,21 @@ impl Scanner {
         fresh
     }
 
-    /// Attaches `ranges`; whether one of them was found to have changed meanwhile. Several are
-    /// asked for at a time: each answer costs two turns of the processor, which the program may
-    /// keep busy, and until then it fills memory that nobody bounds.
+    /// Attaches each of `ranges`; whether one of them was found to have changed meanwhile.
     fn attach_all(&mut self, ranges: &[PageRange]) -> bool {
         let mut changed = false;
-        for some in ranges.chunks(ASKED_AT_ONCE) {
-            let asked = some.iter().map(|range| {
-                let done = Completion::new();
-                let request = Request::Attach(*range, Arc::clone(&done));
-                self.agent.pager.post(request);
-                (*range, done)
-            });
-            let asked: Vec<_> = asked.collect();
+        for range in ranges {
+            let done = Completion::new();
+            self.agent
+                .pager
+                .post(Request::Attach(*range, Arc::clone(&done)));
             self.agent.pager.ring_fault_thread();
-            for (range, done) in asked {
-                match done.wait() {
-                    Ok(()) => {}
-                    Err(Errno::AGAIN) => changed = true,
-                    // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by
-                    // one of the program's own.
-                    Err(_) => self.retry.note(range, now_ns()),
-                }
+            match done.wait() {
+                Ok(()) => {}
+                Err(Errno::AGAIN) => changed = true,
+                // Unmapped meanwhile, or of a kind userfaultfd does not serve, or served by one of
+                // the program's own.
+                Err(_) => self.retry.note(*range, now_ns()),
             }
         }
         changed

@@ -37,6 +37,13 @@ const NONE: Walk = Walk {
     used: 0,
 };
 
+impl Walk {
+    /// Pages filled at once when it goes on.
+    fn next_window(&self) -> u64 {
+        (self.window * 2).min(MOST)
+    }
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Walks {
@@ -62,19 +69,26 @@ impl Default for Walks {
 }
 
 impl Walks {
-    /// `page` is touched for the first time: the walk that it is of, and how many pages are to be
-    /// filled.
-    pub(super) fn touched(&mut self, page: PageNumber) -> (usize, u64) {
+    /// How many pages to fill from `page` on, which is touched for the first time.
+    pub(super) fn window(&self, page: PageNumber) -> u64 {
+        self.walk_at(page).map_or(self.first, Walk::next_window)
+    }
+
+    /// The `pages` pages from `page` on were filled. (A fault may have to be tried more than once.)
+    pub(super) fn filled(&mut self, page: PageNumber, pages: u64) {
         self.clock += 1;
         let known = self.walks.iter().position(|walk| walk.next == page);
         let index = known.unwrap_or_else(|| self.begin());
         let walk = &mut self.walks[index];
         if known.is_some() {
-            walk.window = (walk.window * 2).min(MOST);
+            walk.window = walk.next_window();
             walk.went_on = true;
         }
-        walk.used = self.clock;
-        (index, walk.window)
+        (walk.next, walk.used) = (page.add(pages), self.clock);
+    }
+
+    fn walk_at(&self, page: PageNumber) -> Option<&Walk> {
+        self.walks.iter().find(|walk| walk.next == page)
     }
 
     /// A new walk in the place of the oldest.
@@ -102,11 +116,6 @@ impl Walks {
         }
         (self.ended, self.went_on) = (0, 0);
     }
-
-    /// What was filled for it ends before `next`.
-    pub(super) fn filled(&mut self, walk: usize, next: PageNumber) {
-        self.walks[walk].next = next;
-    }
 }
 
 #[cfg(test)]
@@ -125,9 +134,11 @@ mod tests {
                 continue;
             }
             faults += 1;
-            let (walk, window) = walks.touched(PageNumber(page));
-            let end = (page..page + window).find(|page| !filled.insert(*page));
-            walks.filled(walk, PageNumber(end.unwrap_or(page + window)));
+            let end = page + walks.window(PageNumber(page));
+            let end = (page..end)
+                .find(|page| !filled.insert(*page))
+                .unwrap_or(end);
+            walks.filled(PageNumber(page), end - page);
         }
         (faults, filled.difference(&touched).count())
     }
@@ -147,6 +158,19 @@ mod tests {
         let (faults, vain) = program(walks);
         assert!(faults <= 6 * 80, "{faults} faults");
         assert!(vain <= 6 * 64, "{vain} in vain");
+    }
+
+    #[test]
+    fn a_fault_that_is_tried_again_is_no_new_walk() {
+        let mut walks = Walks::default();
+        for page in 1..8 {
+            walks.filled(PageNumber(1000 * page), 1);
+        }
+        let windows: Vec<u64> = (0..50).map(|_| walks.window(PageNumber(1001))).collect();
+        assert_eq!(windows, [2; 50]);
+        (0..50).for_each(|_| assert_eq!(walks.window(PageNumber(9000)), 1));
+        walks.filled(PageNumber(1001), 2);
+        assert_eq!(walks.window(PageNumber(1003)), 4);
     }
 
     #[test]

@@ -14,16 +14,19 @@ impl Handler<'_> {
     /// suggests.
     pub(super) fn fill_zeros(&mut self, page: PageNumber, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
-        let (walk, window) = self.walks.touched(page);
-        let window = window.min(pager.budget.free() / 2).max(1);
-        self.fill_walk(walk, PageRange::of(page, window), section)
-    }
-
-    fn fill_walk(&mut self, walk: usize, window: PageRange, section: &ReadSection<'_>) -> Outcome {
-        let (pager, page) = (self.pager, window.start);
-        if pager.table.ensure(window).is_err() {
+        // Made when the page was attached, but for memory that is registered ahead of that. What is
+        // claimed ends where a word was not made.
+        if pager.table.ensure(PageRange::one(page)).is_err() {
             return self.wake(page);
         }
+        let most = pager.budget.free() / 2;
+        let window = self.walks.window(page).min(most).max(1);
+        self.fill(PageRange::of(page, window), section)
+    }
+
+    /// Installs zeros at the first page of `window`, and at those after it as far as that goes.
+    fn fill(&mut self, window: PageRange, section: &ReadSection<'_>) -> Outcome {
+        let (pager, page) = (self.pager, window.start);
         let Some(mut claim) = Claim::untouched(&pager.table, window) else {
             return Outcome::Busy;
         };
@@ -47,7 +50,7 @@ impl Handler<'_> {
             // The kernel takes no range that crosses the end of a mapping.
             let less = PageRange::of(page, range.pages() / 2);
             drop((claim, room));
-            return self.fill_walk(walk, less, section);
+            return self.fill(less, section);
         }
         let installed = match progress.stop {
             // A page that is there already, unheard of, is resident all the same.
@@ -59,7 +62,9 @@ impl Handler<'_> {
             pager.enqueue(page);
             pager.record(page, Kind::Zero);
         });
-        self.walks.filled(walk, page.add(installed));
+        if installed > 0 {
+            self.walks.filled(page, installed);
+        }
         if progress.pages > 0 {
             self.publish_zeros(progress.pages);
             self.recent.note(page);

@@ -48,9 +48,9 @@ pub struct Statistics {
     pub faults: u64,
     /// Of these, those that had to wait for the evictor to make room. Each counts once.
     pub faults_waited: u64,
-    /// Of these, those on pages that were on their way out, and came back without the store.
+    /// Faults and loads on pages that were on their way out, and came back without the store.
     pub faults_taken_back: u64,
-    /// Faults that were given zeros: a first use, or one after the page was emptied.
+    /// Faults and loads that were given zeros: a first use, or one after the page was emptied.
     pub zero_faults: u64,
     /// Pages given zeros: by such faults, or beside them.
     pub zero_fills: u64,

@@ -379,11 +379,16 @@ fn pages_that_are_used_together_are_read_together() {
     if !can_page() {
         return;
     }
-    let (pages, budget, turns) = (8192u64, 1024, 8000);
+    let (pages, budget, turns) = (16384u64, 4096, 8000);
     for policy in pagetide::Policy::ALL {
         let region = numbered(pages as usize, budget, policy);
         let before = region.stats();
         for turn in 0..turns {
+            // Below that the evictor makes room; a block is read only where there is some.
+            let reserve = budget as u64 / 32 / 2;
+            while region.stats().resident_bytes > (budget as u64 - reserve) * PAGE as u64 {
+                std::thread::yield_now();
+            }
             let group = word(turn, 3) % (pages / 4);
             for page in [0, 3, 1, 2].map(|index| 4 * group + index) {
                 let bytes = region.as_slice()[page as usize * PAGE..][..8].try_into().unwrap();
@@ -392,10 +397,8 @@ fn pages_that_are_used_together_are_read_together() {
         }
         let after = region.stats();
         let fetches = after.fetches - before.fetches;
-        // Nearly four a turn if none is read together. How often there is room for a block depends
-        // on how often the evictor runs.
-        assert!(fetches * 4 < 15 * turns, "{policy:?}: {fetches} fetches, {after:?}");
-        assert!(after.block_pages > turns / 8, "{policy:?}: {after:?}");
+        assert!(fetches < 3 * turns, "{policy:?}: {fetches} fetches, {after:?}");
+        assert!(after.block_pages > turns, "{policy:?}: {after:?}");
         check_law(&region);
     }
 }
