@@ -16,7 +16,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs fmt lint shape msrv deny miri clean toolchain
+.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs fmt lint shape msrv deny miri clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -36,6 +36,19 @@ install:
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide-bench $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1
 	rm -rf $(DESTDIR)$(PREFIX)/lib/pagetide
+	rm -f $(DESTDIR)$(PREFIX)/lib/libpagetide.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/pagetide.pc $(DESTDIR)$(PREFIX)/include/pagetide.h
+
+# The C libraries, in target/capi.
+capi: toolchain
+	@CARGO="$(CARGO)" CC="$(CC)" crates/capi/link.sh capi "$(abspath $(TARGET))" "$(abspath $(TARGET))/capi"
+
+install-capi:
+	@test -e $(TARGET)/capi/lib/libpagetide.so || { echo "there is nothing to install in $(TARGET)/capi yet: run \`make capi\` first" >&2; exit 1; }
+	install -d $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include
+	cp -P $(TARGET)/capi/lib/libpagetide.* $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 $(TARGET)/capi/lib/pkgconfig/pagetide.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/pagetide.pc
+	install -m 644 $(TARGET)/capi/include/pagetide.h $(DESTDIR)$(PREFIX)/include/pagetide.h
+	@test -n "$(DESTDIR)" || ldconfig 2>/dev/null || true
 
 # Programs that tests run under Pagetide. Those that stay missing are skipped, loudly.
 test-programs: toolchain

@@ -1,0 +1,284 @@
+//! `pagetide_region`, `pagetide_pin`.
+use std::ffi::{c_char, c_int};
+use std::ops::Range;
+use std::sync::Arc;
+
+use pagetide::{Delivery, PinGuard, Policy, Region};
+
+use crate::arguments::{Versioned, borrow, fill, handle, options, room, take, text};
+use crate::status::{Code, Failure, guard, quietly};
+
+/// The region's handle; each pin has another share of the same.
+pub struct RegionHandle(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) region: Region,
+    /// A forked child has the handle and neither memory nor threads.
+    pid: u32,
+}
+
+impl RegionHandle {
+    /// The region, in the process that made it.
+    pub(crate) fn region(&self) -> Result<&Region, Failure> {
+        match self.0.pid == std::process::id() {
+            true => Ok(&self.0.region),
+            false => Err(Failure::new(
+                Code::Forked,
+                format!(
+                    "the region belongs to process {}, and a forked child does not have it; make \
+                     one of its own in the child",
+                    self.0.pid
+                ),
+            )),
+        }
+    }
+}
+
+pub struct PinHandle {
+    // Before the region, so that it is dropped first.
+    guard: PinGuard<'static>,
+    region: Arc<Shared>,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct RegionOptions {
+    size: usize,
+    resident: u64,
+    store: *const c_char,
+    delivery: c_int,
+    policy: c_int,
+}
+
+// SAFETY: a size first; zeros are the defaults.
+unsafe impl Versioned for RegionOptions {}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_new(
+    length: usize,
+    given: *const RegionOptions,
+    out: *mut *mut RegionHandle,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as the header says of the arguments.
+        let (out, given) = unsafe { (room(out, "out")?, options(given, "options")?) };
+        let mut builder = Region::builder()
+            .length(length)
+            .delivery(delivery(given.delivery)?)
+            .policy(match given.policy {
+                0 => Policy::default(),
+                1 => Policy::S3Fifo,
+                2 => Policy::Fifo,
+                other => {
+                    return Err(Failure::invalid(format!(
+                        "policy is {other}; expected one of PAGETIDE_POLICY_*"
+                    )));
+                }
+            });
+        if given.resident > 0 {
+            builder = builder.resident(given.resident);
+        }
+        if !given.store.is_null() {
+            // SAFETY: as the header says of the options.
+            builder = builder.store_uri(unsafe { text(given.store, "store") }?);
+        }
+        let (region, pid) = (builder.build()?, std::process::id());
+        *out = handle(RegionHandle(Arc::new(Shared { region, pid })));
+        Ok(())
+    })
+}
+
+pub fn delivery(number: c_int) -> Result<Delivery, Failure> {
+    match number {
+        0 => Ok(Delivery::Thread),
+        1 => Ok(Delivery::Signal),
+        other => Err(Failure::invalid(format!(
+            "delivery is {other}; expected PAGETIDE_DELIVERY_THREAD or PAGETIDE_DELIVERY_SIGNAL"
+        ))),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_free(region: *mut RegionHandle) -> c_int {
+    guard(|| {
+        if region.is_null() {
+            return Ok(());
+        }
+        // SAFETY: as the header says of a handle.
+        let users = Arc::strong_count(unsafe { &(*region).0 }) - 1;
+        if users > 0 {
+            return Err(Failure::new(
+                Code::Busy,
+                format!("{users} pins of the region are held; release them before it is freed"),
+            ));
+        }
+        // SAFETY: the same; it is not used again, says the header.
+        let region = unsafe { take(region) };
+        match region {
+            // Its threads are not in this process, to be waited for.
+            Some(region) if region.region().is_err() => std::mem::forget(region),
+            region => drop(region),
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_data(region: *const RegionHandle) -> *mut u8 {
+    // SAFETY: null or a handle, says the header.
+    match unsafe { region.as_ref() } {
+        Some(RegionHandle(shared)) => shared.region.as_ptr(),
+        None => std::ptr::null_mut(),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_length(region: *const RegionHandle) -> usize {
+    // SAFETY: null or a handle, says the header.
+    unsafe { region.as_ref() }.map_or(0, |RegionHandle(shared)| shared.region.len())
+}
+
+/// The bytes `offset..offset + length`; the region says whether it has them.
+fn range(offset: usize, length: usize) -> Result<Range<usize>, Failure> {
+    let end = offset.checked_add(length);
+    let end = end
+        .ok_or_else(|| Failure::invalid(format!("offset {offset} and length {length} overflow")))?;
+    Ok(offset..end)
+}
+
+/// Runs `call` with the region.
+unsafe fn with(
+    region: *const RegionHandle,
+    call: impl FnOnce(&Region) -> Result<(), Failure>,
+) -> c_int {
+    // SAFETY: as the header says of a handle.
+    guard(|| call(unsafe { borrow(region, "region") }?.region()?))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_set_budget(
+    region: *const RegionHandle,
+    resident: u64,
+) -> c_int {
+    // SAFETY: passed on.
+    unsafe { with(region, |region| Ok(region.set_budget(resident)?)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_prefetch(
+    region: *const RegionHandle,
+    offset: usize,
+    length: usize,
+) -> c_int {
+    let call = |region: &Region| Ok(region.prefetch(range(offset, length)?)?);
+    // SAFETY: passed on.
+    unsafe { with(region, call) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_evict(
+    region: *const RegionHandle,
+    offset: usize,
+    length: usize,
+) -> c_int {
+    let call = |region: &Region| Ok(region.evict(range(offset, length)?)?);
+    // SAFETY: passed on.
+    unsafe { with(region, call) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_pin(
+    region: *const RegionHandle,
+    offset: usize,
+    length: usize,
+    out: *mut *mut PinHandle,
+) -> c_int {
+    guard(|| {
+        // SAFETY: as the header says of the arguments.
+        let (out, region) = unsafe { (room(out, "out")?, borrow(region, "region")?) };
+        let guard = region.region()?.pin(range(offset, length)?)?;
+        // SAFETY: the handle keeps the region alive for longer than the guard.
+        let guard = unsafe { std::mem::transmute::<PinGuard<'_>, PinGuard<'static>>(guard) };
+        *out = handle(PinHandle {
+            guard,
+            region: Arc::clone(&region.0),
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_pin_release(pin: *mut PinHandle) {
+    quietly(|| {
+        // SAFETY: as the header says of a handle.
+        if let Some(pin) = unsafe { take(pin) } {
+            let PinHandle { guard, region } = *pin;
+            drop(guard);
+            drop(region);
+        }
+    });
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct RegionStats {
+    size: usize,
+    budget_bytes: u64,
+    resident_bytes: u64,
+    resident_bytes_max: u64,
+    store_bytes: u64,
+    store_pages: u64,
+    faults: u64,
+    faults_waited: u64,
+    zero_faults: u64,
+    fetches: u64,
+    fetched_pages: u64,
+    prefetched_pages: u64,
+    evictions: u64,
+    clean_drops: u64,
+    writebacks: u64,
+    errors: u64,
+    fault_mean_ns: u64,
+    fault_p50_ns: u64,
+    fault_p99_ns: u64,
+    fault_max_ns: u64,
+}
+
+// SAFETY: a size first; zeros are valid.
+unsafe impl Versioned for RegionStats {}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pagetide_region_stats(
+    region: *const RegionHandle,
+    out: *mut RegionStats,
+) -> c_int {
+    let call = |region: &Region| {
+        let now = region.stats();
+        let stats = RegionStats {
+            size: 0,
+            budget_bytes: now.budget_bytes,
+            resident_bytes: now.resident_bytes,
+            resident_bytes_max: now.resident_bytes_max,
+            store_bytes: now.store_bytes,
+            store_pages: now.store_pages,
+            faults: now.faults,
+            faults_waited: now.faults_waited,
+            zero_faults: now.zero_faults,
+            fetches: now.fetches,
+            fetched_pages: now.fetched_pages,
+            prefetched_pages: now.prefetched_pages,
+            evictions: now.evictions,
+            clean_drops: now.clean_drops,
+            writebacks: now.writebacks,
+            errors: now.errors,
+            fault_mean_ns: now.fault_latency_ns.mean,
+            fault_p50_ns: now.fault_latency_ns.p50,
+            fault_p99_ns: now.fault_latency_ns.p99,
+            fault_max_ns: now.fault_latency_ns.max,
+        };
+        // SAFETY: as the header says of `out`.
+        unsafe { fill(out, &stats, "stats") }
+    };
+    // SAFETY: passed on.
+    unsafe { with(region, call) }
+}
