@@ -150,7 +150,7 @@ fn stats_are_one_object_a_process() {
         for field in "pid command budget_bytes resident_bytes_max managed_bytes_max store_bytes \
              store_bytes_max faults faults_waited faults_taken_back zero_faults zero_fills \
              fetches fetched_pages prefetched_pages \
-             prefetch_hits block_pages evictions clean_drops writebacks same_filled \
+             prefetch_hits block_pages pointer_pages evictions clean_drops writebacks same_filled \
              compression_ratio errors \
              fault_latency_ns mean p50 p90 p99 p999 max fault_thread_cpu_seconds \
              evictor_cpu_seconds wall_seconds"

@@ -12,6 +12,7 @@ use crate::budget::Budget;
 use crate::callback::ThreadCallback;
 use crate::evict::staging::{HELD_MAX, Staging};
 use crate::fault::blocks::Blocks;
+use crate::fault::pointers::Pointers;
 use crate::fault::streams::Streams;
 use crate::gate::Gate;
 use crate::handles::{Handles, Ownership, StartError, system};
@@ -56,6 +57,7 @@ pub struct Pager {
     pub(crate) streams: Streams,
     /// Where neighbours are missed together.
     pub(crate) blocks: Blocks,
+    pub(crate) pointers: Pointers,
     /// Who is asked to hold still.
     pub(crate) pauses: Pauses,
     /// What the fault thread is asked for.
@@ -109,6 +111,7 @@ impl Pager {
             placement: Placement::default(),
             streams: Streams::default(),
             blocks: Blocks::default(),
+            pointers: Pointers::default(),
             pauses: Pauses::default(),
             requests: Inbox::default(),
             evict_now: Inbox::default(),

@@ -169,8 +169,7 @@ fn add_pager(findings: &mut Findings, before: &Statistics, now: &Statistics) {
     let hits = now.prefetch_hits - before.prefetch_hits;
     findings.prefetch_coverage = share(hits, hits + now.fetches - before.fetches);
     // A stream under way at the start may be settled by its first miss in the timed part.
-    let of_streams = |s: &Statistics| s.prefetched_pages.saturating_sub(s.block_pages);
-    let prefetched = of_streams(now).saturating_sub(of_streams(before));
+    let prefetched = now.stream_pages().saturating_sub(before.stream_pages());
     findings.prefetch_accuracy = share(hits, prefetched).map(|accuracy| accuracy.min(1.0));
 }
 

@@ -92,15 +92,16 @@ fn describe(s: &Statistics) -> String {
 
 fn of_faults(s: &Statistics) -> String {
     format!(
-        "{}: {} zero-filled, {} fetched ({} pages in all; {} read ahead, {} of them used, and {} \
-         with their blocks)",
+        "{}: {} zero-filled, {} fetched ({} pages in all; {} read ahead, {} of them used, {} with \
+         their blocks, and {} by pointers)",
         Count(s.faults as f64),
         Count(s.zero_fills as f64),
         Count(s.fetches as f64),
         Count(s.fetched_pages as f64),
-        Count(s.prefetched_pages.saturating_sub(s.block_pages) as f64),
+        Count(s.stream_pages() as f64),
         Count(s.prefetch_hits as f64),
-        Count(s.block_pages as f64)
+        Count(s.block_pages as f64),
+        Count(s.pointer_pages as f64)
     )
 }
 

@@ -65,7 +65,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Handler<'p> {
     pub(super) pager: &'p Pager,
     /// Where pages are read to.
-    buffer: Mapping,
+    pub(super) buffer: Mapping,
     pub(super) zeros: Mapping,
     pub(super) walks: Walks,
     pub(super) recent: Recent,

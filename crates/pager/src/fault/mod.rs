@@ -7,6 +7,7 @@ pub(crate) mod handler;
 pub(crate) mod loads;
 pub(crate) mod lost;
 mod missing;
+pub(crate) mod pointers;
 pub mod pool;
 mod predict;
 mod publish;

@@ -64,6 +64,7 @@ impl<'p> Handler<'p> {
                 }
                 pager.record(first, if write { Kind::Write } else { Kind::Read });
                 self.recent.note(first);
+                self.look_at_words(first);
                 self.look_ahead(first);
             }
         }

@@ -9,6 +9,7 @@ use pagetide_kernel::{PageNumber, PageRange};
 
 use super::claim::{Claim, Purpose};
 use super::handler::{Handler, RUN_PAGES};
+use super::pointers::{Turn, WORDS};
 use super::streams::{Ask, WINDOW_MAX};
 use crate::page::word::State;
 use crate::pager::Pager;
@@ -99,6 +100,42 @@ impl Handler<'_> {
         }
         self.read_ahead(now);
         true
+    }
+
+    /// `page` was fetched for a fault, and its bytes are in the buffer still: do they name what is
+    /// missed next?
+    pub(super) fn look_at_words(&mut self, page: PageNumber) {
+        let pager = self.pager;
+        if self.detaching {
+            return;
+        }
+        // SAFETY: the buffer's first page holds initialised bytes and is this thread's alone; it is
+        // aligned to a page.
+        let words = unsafe { &*self.buffer.as_ptr().cast::<[u64; WORDS]>() };
+        let is_stored = |page| pager.table.load(page).state() == State::Stored;
+        match pager.pointers.fetched(page, words, is_stored) {
+            Turn::None => {}
+            Turn::Later if self.may_block => {}
+            Turn::Later => pager.ring_fault_thread(),
+            Turn::Now => {
+                self.read_ahead_of_pointers();
+            }
+        }
+    }
+
+    /// Reads some of the pages that fetched pages name. Returns whether there were any.
+    pub(crate) fn read_ahead_of_pointers(&mut self) -> bool {
+        let pager = self.pager;
+        if pager.budget.spare() == 0 {
+            return false;
+        }
+        let (named, count) = pager.pointers.take();
+        let fetched: u64 = named[..count]
+            .iter()
+            .map(|page| self.fetch_run(PageRange::one(*page), 1, Purpose::Ahead))
+            .sum();
+        pager.ledger.pointer_pages.fetch_add(fetched, Relaxed);
+        count > 0
     }
 
     /// Fetches the pages of `ask`, at most 64, that are stored, as far as there is room.

@@ -124,6 +124,9 @@ impl<'p> FaultThread<'p> {
         if !self.pager.streams.is_idle() && !self.pager.handles().uffd.is_readable() {
             worked |= self.handler.read_ahead_of_streams();
         }
+        if !self.pager.pointers.is_idle() && !self.pager.handles().uffd.is_readable() {
+            worked |= self.handler.read_ahead_of_pointers();
+        }
         let waiting = self.deferred.len() as u64 + u64::from(self.load_waits);
         self.pager.budget.set_wanted(waiting);
         worked

@@ -13,7 +13,7 @@ use super::ungoverned::Ungoverned;
 const SUB_BUCKETS: usize = 16;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG06");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG07");
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
 /// ns (18 minutes).
@@ -134,6 +134,7 @@ counters! {
     prefetched_pages,
     prefetch_hits,
     block_pages,
+    pointer_pages,
     evictions,
     clean_drops,
     writebacks,
@@ -225,6 +226,7 @@ impl Ledger {
             prefetched_pages: get(&self.prefetched_pages),
             prefetch_hits: get(&self.prefetch_hits),
             block_pages: get(&self.block_pages),
+            pointer_pages: get(&self.pointer_pages),
             evictions: get(&self.evictions),
             clean_drops: get(&self.clean_drops),
             writebacks: get(&self.writebacks),

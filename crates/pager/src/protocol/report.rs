@@ -58,14 +58,16 @@ pub struct Statistics {
     pub fetches: u64,
     /// Pages read from the store, prefetched ones included.
     pub fetched_pages: u64,
-    /// Of these, pages read ahead. The share of those of streams (all but `block_pages`) that was
-    /// used (`prefetch_hits`) is the accuracy.
+    /// Of these, pages read ahead. The share of those [of streams](Statistics::stream_pages) that
+    /// was used (`prefetch_hits`) is the accuracy.
     pub prefetched_pages: u64,
     /// Pages of streams that were used, as far as is seen: the stream went on exactly where they
     /// end. Their share of these and `fetches` together is the coverage.
     pub prefetch_hits: u64,
     /// Of the `prefetched_pages`, those read with another page of their block.
     pub block_pages: u64,
+    /// Of the `prefetched_pages`, those that a fetched page named.
+    pub pointer_pages: u64,
     /// Pages made non-resident.
     pub evictions: u64,
     /// Evictions that needed no store write because the store held the same bytes.
@@ -86,6 +88,14 @@ pub struct Statistics {
     pub evictor_cpu_seconds: f64,
     /// Seconds since the pager started.
     pub wall_seconds: f64,
+}
+
+impl Statistics {
+    /// Pages of streams that were read ahead: all but those of blocks and pointers.
+    pub fn stream_pages(&self) -> u64 {
+        self.prefetched_pages
+            .saturating_sub(self.block_pages + self.pointer_pages)
+    }
 }
 
 /// A distribution of times in nanoseconds; zeros when empty. Values are upper bounds of their

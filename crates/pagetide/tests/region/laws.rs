@@ -403,6 +403,44 @@ fn pages_that_are_used_together_are_read_together() {
     }
 }
 
+/// Pages in no order, but in that in which the pages of a list name them.
+#[test]
+fn what_a_list_names_is_read_ahead() {
+    if !can_page() {
+        return;
+    }
+    let (pages, lists, budget) = (8192u64, 64u64, 4096);
+    for policy in pagetide::Policy::ALL {
+        let mut region = numbered((pages + lists) as usize, budget, policy);
+        let named = |number: u64| (word(1, number / 512) | 1).wrapping_mul(number * 7919) % pages;
+        let start = region.as_ptr() as u64;
+        for number in 0..512 * lists {
+            let at = pages as usize * PAGE + 8 * number as usize;
+            let address = start + named(number) * PAGE as u64;
+            region.as_mut_slice()[at..at + 8].copy_from_slice(&address.to_le_bytes());
+        }
+        let before = region.stats();
+        let turns = 3;
+        for number in (0..turns).flat_map(|_| 0..512 * lists) {
+            // As in a program that does something with what it reads.
+            let reserve = budget as u64 / 32 / 2;
+            while region.stats().resident_bytes > (budget as u64 - reserve) * PAGE as u64 {
+                std::thread::yield_now();
+            }
+            let at = pages as usize * PAGE + 8 * number as usize;
+            let address = region.as_slice()[at..at + 8].try_into().unwrap();
+            let page = (u64::from_le_bytes(address) - start) / PAGE as u64;
+            assert_eq!(page, named(number), "word {number}");
+            let bytes = region.as_slice()[page as usize * PAGE..][..8].try_into().unwrap();
+            assert_eq!(u64::from_le_bytes(bytes), word(7, page), "page {page}");
+        }
+        let after = region.stats();
+        let (fetches, pages) = (after.fetches - before.fetches, after.pointer_pages);
+        assert!(pages > fetches / 4, "{policy:?}: {fetches} fetches, {after:?}");
+        check_law(&region);
+    }
+}
+
 /// What is only read is put once, however often it comes and goes.
 #[test]
 fn a_page_that_is_only_read_is_not_put_again() {
