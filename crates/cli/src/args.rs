@@ -3,7 +3,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use pagetide_pager::page::policy::Kind;
 
@@ -64,6 +64,9 @@ pub enum Command {
     /// Watch the governed processes, full screen
     #[command(after_help = exit::OF_PROCESSES)]
     Top,
+    /// Export the counters of all governed processes, as OpenMetrics
+    #[command(after_help = exit::OF_PROCESSES)]
+    Metrics(Metrics),
     /// Examine this system: what works, what does not, and the line that mends it
     #[command(after_help = exit::OF_DOCTOR)]
     Doctor {
@@ -145,6 +148,28 @@ fn seconds(text: &str) -> Result<Duration, String> {
                 "'{text}' is not a time; expected seconds such as 30 or 0.5, at most a day (86400)"
             )
         })
+}
+
+/// Options of `metrics`.
+#[derive(Debug, Args)]
+#[command(group(ArgGroup::new("way").required(true).args(["listen", "textfile", "once"])))]
+pub struct Metrics {
+    /// Answer GET /metrics at this address, until the command is ended
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub listen: Option<std::net::SocketAddr>,
+    /// Write FILE.prom anew every --every seconds, for node_exporter's textfile collector
+    #[arg(long, value_name = "FILE.prom")]
+    pub textfile: Option<PathBuf>,
+    /// Print them once
+    #[arg(long)]
+    pub once: bool,
+    /// How often the textfile is written, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "15", value_parser = seconds)]
+    pub every: Duration,
+    /// Tell processes apart by their IDs as well; by default those of one name in one run are added
+    /// up
+    #[arg(long)]
+    pub pids: bool,
 }
 
 const LOCK_ABOUT: &str = "\

@@ -59,7 +59,7 @@ impl Exit {
         (Exit::Ok, "done (run: the program exited with 0)"),
         (
             Exit::Failed,
-            "ps, stat, limit, top, locks: could not be done; doctor: run works, degraded; \
+            "ps, stat, limit, top, metrics, locks: could not be done; doctor: run works, degraded; \
              snapshot diff: pages differ",
         ),
         (Exit::Usage, "wrong arguments"),

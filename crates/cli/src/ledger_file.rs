@@ -11,18 +11,69 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
+use pagetide_pager::ledger::{Histogram, LEDGER_MAGIC, Ledger};
 use pagetide_pager::protocol::loss::Loss;
 use pagetide_pager::report::Statistics;
 use pagetide_pager::ungoverned::Started;
 
 use crate::held::is_held;
 
+/// How long faults took, in classes: those of the metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct FaultTimes {
+    /// Faults that took at most each of [`FaultTimes::BOUNDS_NS`], and more than the one before.
+    pub counts: [u64; FaultTimes::BOUNDS_NS.len()],
+    /// Those that took longer.
+    pub longer: u64,
+    /// All of them together, in nanoseconds.
+    pub sum_ns: u64,
+}
+
+impl FaultTimes {
+    /// From a page in memory to a disk that is busy, in nanoseconds.
+    pub const BOUNDS_NS: [u64; 14] = [
+        2_000,
+        5_000,
+        10_000,
+        20_000,
+        50_000,
+        100_000,
+        200_000,
+        500_000,
+        1_000_000,
+        5_000_000,
+        20_000_000,
+        100_000_000,
+        1_000_000_000,
+        10_000_000_000,
+    ];
+
+    fn of(histogram: &Histogram) -> FaultTimes {
+        let (counts, longer) = histogram.counts(&FaultTimes::BOUNDS_NS);
+        FaultTimes {
+            counts,
+            longer,
+            sum_ns: histogram.sum_ns(),
+        }
+    }
+
+    /// Adds those of another process.
+    pub fn add(&mut self, other: &FaultTimes) {
+        for (count, more) in self.counts.iter_mut().zip(other.counts) {
+            *count = count.wrapping_add(more);
+        }
+        self.longer = self.longer.wrapping_add(other.longer);
+        self.sum_ns = self.sum_ns.wrapping_add(other.sum_ns);
+    }
+}
+
 /// One reading of a ledger.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Reading {
     /// The counters.
     pub statistics: Statistics,
+    /// How long its faults took.
+    pub fault_times: FaultTimes,
     /// Data were lost in this process, and how; it was ended for it.
     pub loss: Option<Loss>,
     /// What the pager had to say; empty for nothing.
@@ -74,6 +125,7 @@ impl Reader {
         let ledger = &*self.0;
         (ledger.magic.load(Relaxed) == LEDGER_MAGIC).then(|| Reading {
             statistics: ledger.statistics(),
+            fault_times: FaultTimes::of(&ledger.fault_latency),
             loss: ledger.loss(),
             message: ledger.message(),
             started_ns: ledger.started_ns.load(Relaxed),

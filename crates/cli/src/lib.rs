@@ -61,6 +61,7 @@ pub fn main() -> u8 {
         Command::Stat { pid, json } => commands::stat::stat(pid, json),
         Command::Limit { pid, size, timeout } => commands::limit::limit(pid, size, timeout),
         Command::Top => top::top(),
+        Command::Metrics(options) => commands::metrics::metrics(&options),
         Command::Doctor { json } => doctor::doctor(json),
         Command::Snapshot(command) => commands::snapshot::snapshot(&command),
         Command::Store(command) => commands::store::run(&command),

@@ -3,6 +3,7 @@ pub mod bench;
 pub mod limit;
 pub mod lock;
 pub mod locks;
+pub mod metrics;
 pub mod pages;
 pub mod ps;
 pub mod residency;

@@ -51,6 +51,23 @@ impl Histogram {
         self.buckets[Self::bucket(nanoseconds)].fetch_add(1, Relaxed);
     }
 
+    /// The sum of all values, in nanoseconds.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum.load(Relaxed)
+    }
+
+    /// How many values are at most each of the `bounds`, in nanoseconds and ascending, and above
+    /// the one before; behind them, how many are above all. A value is counted a sixteenth too high
+    /// at most.
+    pub fn counts<const N: usize>(&self, bounds: &[u64; N]) -> ([u64; N], u64) {
+        let (mut counts, mut above) = ([0; N], 0);
+        for (bucket, count) in self.buckets.iter().enumerate() {
+            let place = bounds.partition_point(|bound| *bound < Self::upper_bound(bucket));
+            *counts.get_mut(place).unwrap_or(&mut above) += count.load(Relaxed);
+        }
+        (counts, above)
+    }
+
     /// The distribution so far.
     pub fn latency(&self) -> Latency {
         let counts: Vec<u64> = self.buckets.iter().map(|b| b.load(Relaxed)).collect();

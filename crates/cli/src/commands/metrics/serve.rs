@@ -1,0 +1,105 @@
+//! Answering scrapes over HTTP.
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use super::exposition;
+use crate::exit::{Exit, Failure};
+
+/// A request's head is read in this time and has at most so many bytes and fields.
+const PATIENCE: Duration = Duration::from_secs(5);
+const HEAD_BYTES_MAX: usize = 16 << 10;
+const FIELDS_MAX: usize = 64;
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Answers at `address`, one request at a time: a scrape takes milliseconds.
+pub fn serve(address: SocketAddr, pids: bool) -> Result<(), Failure> {
+    let failure = |error: std::io::Error| {
+        let text = format!(
+            "--listen: {address}: {error}; give an address of this machine and a \
+                            port that is free, such as 127.0.0.1:9753"
+        );
+        Failure::new(Exit::Failed, text)
+    };
+    let listener = TcpListener::bind(address).map_err(failure)?;
+    let bound = listener.local_addr().map_err(failure)?;
+    eprintln!("pagetide: metrics at http://{bound}/metrics");
+    for connection in listener.incoming() {
+        // What a client does wrong is its own affair. Descriptors may be had again in a moment.
+        match connection {
+            Ok(connection) => drop(answer(connection, pids)),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    }
+    Ok(())
+}
+
+fn answer(mut connection: TcpStream, pids: bool) -> std::io::Result<()> {
+    connection.set_write_timeout(Some(PATIENCE))?;
+    let (status, kind, body) = match request(&mut connection)? {
+        Some(Asked::Metrics) => match exposition::now(pids) {
+            Ok(text) => ("200 OK", OPENMETRICS, text),
+            Err(failure) => (
+                "500 Internal Server Error",
+                "text/plain",
+                failure.to_string(),
+            ),
+        },
+        Some(Asked::Other) => (
+            "404 Not Found",
+            "text/plain",
+            "the metrics are at /metrics\n".to_owned(),
+        ),
+        None => (
+            "400 Bad Request",
+            "text/plain",
+            "expected GET /metrics\n".to_owned(),
+        ),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: \
+         close\r\n\r\n",
+        body.len()
+    );
+    connection.write_all(head.as_bytes())?;
+    connection.write_all(body.as_bytes())
+}
+
+enum Asked {
+    Metrics,
+    Other,
+}
+
+/// Reads the head of a request; `None` if it is none.
+fn request(connection: &mut TcpStream) -> std::io::Result<Option<Asked>> {
+    let deadline = Instant::now() + PATIENCE;
+    let (mut head, mut buffer) = (Vec::new(), [0; 2048]);
+    while head.len() < HEAD_BYTES_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        connection.set_read_timeout(Some(left))?;
+        let count = connection.read(&mut buffer)?;
+        if count == 0 {
+            break;
+        }
+        head.extend_from_slice(&buffer[..count]);
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut fields);
+        match request.parse(&head) {
+            Ok(httparse::Status::Partial) => {}
+            Ok(httparse::Status::Complete(_)) if request.method == Some("GET") => {
+                let path = request.path.unwrap_or_default();
+                let path = path.split('?').next().unwrap_or_default();
+                return Ok(Some(match path {
+                    "/metrics" => Asked::Metrics,
+                    _ => Asked::Other,
+                }));
+            }
+            _ => break,
+        }
+    }
+    Ok(None)
+}
