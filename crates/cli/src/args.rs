@@ -56,6 +56,7 @@ pub enum Command {
         #[arg(value_parser = pid)]
         pid: u32,
         /// Most bytes resident: 256M, 1.5G, or a share of the memory available to the process
+        #[arg(allow_negative_numbers = true)]
         size: Size,
         /// Give up after so many seconds; the process goes on towards the new bound
         #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
@@ -253,7 +254,12 @@ pagetide go on to it.";
 #[derive(Debug, Args)]
 pub struct Run {
     /// Most bytes resident: 256M, 1.5G, or a share of the memory available to this process
-    #[arg(long, value_name = "SIZE", default_value = "75%")]
+    #[arg(
+        long,
+        value_name = "SIZE",
+        default_value = "75%",
+        allow_negative_numbers = true
+    )]
     pub resident: Size,
     /// Where pages go that are not resident: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET,
     /// memcached://HOST,HOST ... (docs/stores.md)

@@ -349,6 +349,39 @@ fn a_run_inside_a_run_has_its_own_budget() {
     });
 }
 
+/// Whoever goes on when the program has ended is named, and marked in the statistics.
+#[test]
+fn a_daemon_is_named_at_the_end() {
+    where_forking("a_daemon_is_named_at_the_end", || {
+        let file = scratch().join(format!("daemon-{}.json", std::process::id()));
+        let stats = file.to_str().expect("the path is UTF-8");
+        let daemon = "sleep 100 >/dev/null 2>&1 & echo $!";
+        let options = ["--resident", "4M", "--stats", stats];
+        let outcome = run(governed(&options, "sh").args(["-c", daemon]), LIMIT);
+        outcome.expect_code(0);
+        let pid = outcome.stdout_text().trim().to_owned();
+        let _ = Command::new("kill").arg(&pid).status();
+        outcome.expect_told(&format!(
+            "process {pid} (sleep 100) goes on, and is governed"
+        ));
+        let text = std::fs::read_to_string(&file).expect("--stats wrote its file");
+        for line in text.lines() {
+            let is_daemon = line.contains("\"command\":\"sleep 100\"");
+            let goes_on = line.contains("\"running\":true");
+            assert_eq!(is_daemon, goes_on, "{text}");
+        }
+        let outcome = run(
+            governed(&["--resident", "4M"], "sh").args(["-c", "true | cat"]),
+            LIMIT,
+        );
+        assert!(
+            !outcome.stderr_text().contains("goes on"),
+            "{}",
+            outcome.describe()
+        );
+    });
+}
+
 /// What the agent cannot live with is refused before the program starts, with the line that mends
 /// it.
 #[test]
@@ -357,7 +390,15 @@ fn limits_too_small_for_the_agent_are_exit_3_with_the_fix() {
         "limits_too_small_for_the_agent_are_exit_3_with_the_fix",
         || {
             let pagetide = binary().expect("there is a command");
-            for limit in ["-v 100000", "-n 8", "-f 1"] {
+            for limit in [
+                "-v 100000",
+                "-n 4",
+                "-n 6",
+                "-n 8",
+                "-n 10",
+                "-n 11",
+                "-f 1",
+            ] {
                 let script = format!(
                     "ulimit {limit}; exec {} run --resident 4M -- echo ran",
                     pagetide.display()
@@ -370,6 +411,11 @@ fn limits_too_small_for_the_agent_are_exit_3_with_the_fix() {
                         && outcome.stderr_text().contains(&format!("ulimit {option}")),
                     "{limit}: {}",
                     outcome.describe()
+                );
+                let told = outcome.stderr_text();
+                assert!(
+                    option != "-n" || !told.contains("userfaultfd") && !told.contains("space"),
+                    "{told}"
                 );
             }
         },

@@ -15,7 +15,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::config::Config;
-use crate::refuse::tight_limits;
+use crate::refuse::with_limits;
 
 /// Maps a new ledger file of this process: at `place`, over the one before, in a forked child.
 pub fn map_ledger(
@@ -91,10 +91,10 @@ pub fn map_ledger(
 fn leave_note(config: &Config, errno: rustix::io::Errno) {
     let path = Note::Uncounted.path(&config.wishes.run_dir, std::process::id());
     let reason = format!(
-        "the run's directory takes no file of {} bytes of it ({errno}){}",
-        Ledger::SIZE,
-        tight_limits()
+        "the run's directory takes no file of {} bytes of it ({errno})",
+        Ledger::SIZE
     );
+    let reason = with_limits(&reason);
     if std::fs::write(&path, reason).is_err() {
         let _ = std::fs::remove_file(&path);
     }

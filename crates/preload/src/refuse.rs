@@ -1,7 +1,7 @@
 //! A process that cannot be governed: the launcher is told why, and what would mend it.
 use pagetide_pager::protocol::environment::QUIET;
 use pagetide_pager::protocol::files::Note;
-use pagetide_pager::protocol::refusal::Refusal;
+use pagetide_pager::protocol::refusal::{DESCRIPTORS, Refusal, too_few_descriptors};
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
@@ -44,18 +44,20 @@ pub fn decline(config: &Config, refusal: &Refusal) {
     }
 }
 
-/// Which of this process's limits may be the cause, with the line that lifts them; empty if none is
-/// tight.
-pub fn tight_limits() -> String {
-    /// What the agent opens, with room for a remote store's connections.
-    const DESCRIPTORS: u64 = 64;
-    let mut text = String::new();
-    if let Some(most) = getrlimit(Resource::Nofile)
-        .current
-        .filter(|n| *n < DESCRIPTORS)
-    {
-        text += &format!("; descriptors are limited to {most}: `ulimit -n {DESCRIPTORS}` or more");
+/// `reason`, with those of this process's limits that may be behind it, and the lines that lift
+/// them. Where there are too few descriptors, that alone: which call was refused says nothing more.
+pub fn with_limits(reason: &str) -> String {
+    let most = getrlimit(Resource::Nofile).current;
+    match most.filter(|most| *most < DESCRIPTORS) {
+        Some(most) => too_few_descriptors(most),
+        None => format!("{reason}{}", tight_limits()),
     }
+}
+
+/// Which of the other limits may be the cause, with the line that lifts them; empty if none is
+/// tight.
+fn tight_limits() -> String {
+    let mut text = String::new();
     if let Some(most) = getrlimit(Resource::As).current {
         let mib = most >> 20;
         text += &format!("; address space is limited to {mib} MiB: raise `ulimit -v`");

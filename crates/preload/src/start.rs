@@ -17,7 +17,7 @@ use pagetide_pager::{Handles, Ownership, Pager};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::config::Config;
 use crate::counters::{identify, map_ledger};
-use crate::refuse::{decline, tight_limits};
+use crate::refuse::{decline, with_limits};
 use crate::scanner::Scanner;
 use crate::{deferral, forking, processors, stacks, threads};
 
@@ -98,7 +98,7 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
             scanner.run()
         }
         Err(mut refusal) => {
-            refusal.text += &tight_limits();
+            refusal.text = with_limits(&refusal.text);
             refuse(refusal)
         }
     }

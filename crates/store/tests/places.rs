@@ -96,6 +96,22 @@ fn a_link_is_refused_and_left_as_it_is_with_what_it_leads_to() {
     assert_eq!(names(directory.path()), ["folder", "link"]);
 }
 
+/// A file of the user's may be empty, such as one made by `mktemp`.
+#[test]
+fn an_empty_file_that_was_there_is_left() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("empty");
+    fs::write(&path, b"").unwrap();
+    for more in ["", "?keep=1"] {
+        let text = refusal(&format!("file:{}{more}", path.display()));
+        assert!(
+            text.contains("is empty") && text.contains("empty`"),
+            "{text}"
+        );
+        assert_eq!(fs::metadata(&path).unwrap().len(), 0);
+    }
+}
+
 #[test]
 fn kept_files_have_names_and_others_have_none() {
     let directory = tempfile::tempdir().unwrap();

@@ -18,6 +18,8 @@ use nix::sys::signal::{SigSet, Signal};
 use pagetide_kernel::probe::Openings;
 use pagetide_kernel::procfs::memory::available_to;
 use pagetide_pager::protocol::environment::Wishes;
+use pagetide_pager::protocol::refusal;
+use rustix::process::{Resource, getrlimit};
 
 use crate::agent;
 use crate::args::Run;
@@ -37,6 +39,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let path = std::env::var_os("PATH");
     let file = program::find::find(&options.command[0], path.as_deref())?;
+    check_descriptors()?;
     program::check(&file)?;
     if let Some(mode) = options.lock {
         return locked::run(mode, &file, options, inherited);
@@ -90,6 +93,18 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         say(&summary);
     }
     Ok(outcome.code(ended))
+}
+
+/// With fewer than these, launching itself fails somewhere; what a store needs is seen later.
+fn check_descriptors() -> Result<(), Failure> {
+    const LEAST: u64 = 12;
+    match getrlimit(Resource::Nofile).current {
+        Some(most) if most < LEAST => {
+            let text = refusal::too_few_descriptors(most);
+            Err(Failure::new(Exit::CannotPage, text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// On stderr; a closed one leaves nobody to tell.

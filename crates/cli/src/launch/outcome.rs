@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use pagetide_pager::protocol::files::Note;
 use pagetide_pager::protocol::loss::Loss;
@@ -12,7 +13,7 @@ use pagetide_pager::report::Statistics;
 use super::started;
 use super::wait::Ended;
 use crate::exit::Exit;
-use crate::governed::{Governed, printable, recorded};
+use crate::governed::{Governed, living, printable, recorded};
 use crate::size::{Bytes, Count, Nanoseconds};
 
 /// Everything the agents left in the run directory.
@@ -20,6 +21,8 @@ use crate::size::{Bytes, Count, Nanoseconds};
 pub struct Outcome {
     /// Every process image, in the order in which they started.
     pub governed: Vec<Governed>,
+    /// Those that went on when the launcher's own child had ended.
+    pub left_running: Vec<Governed>,
     /// Why agents could not start, each with its process ID.
     pub refusals: Vec<(u32, String)>,
     /// Why descendants run, or ran, without an agent, each with its process ID.
@@ -31,8 +34,15 @@ pub struct Outcome {
 impl Outcome {
     /// Reads a run directory.
     pub fn collect(run: &Path) -> Outcome {
+        // Who is just ending, as the other programs of a pipeline are, is given a moment.
+        let (mut left_running, mut looks) = (living(run), 1);
+        while !left_running.is_empty() && looks < 10 {
+            std::thread::sleep(Duration::from_millis(5));
+            (left_running, looks) = (living(run), looks + 1);
+        }
         Outcome {
             governed: recorded(run),
+            left_running,
             refusals: Note::Refused.read_all(run),
             ungoverned: Note::Ungoverned.read_all(run),
             uncounted: Note::Uncounted.read_all(run),
@@ -126,6 +136,9 @@ impl Outcome {
             ));
         }
         lines.extend(self.governed.iter().filter_map(|p| told(p, warnings)));
+        if warnings {
+            lines.extend(self.left_running());
+        }
         if self.agent_missing(ended) {
             lines.push(format!(
                 "the program ran without the agent, so its memory was not paged (it exited with \
@@ -137,10 +150,40 @@ impl Outcome {
         lines
     }
 
+    /// Of daemons and other processes that go on: what to say.
+    fn left_running(&self) -> Option<String> {
+        let first = self.left_running.first()?;
+        let named = format!(
+            "process {} ({})",
+            first.pid,
+            printable(&first.reading.statistics.command)
+        );
+        Some(match self.left_running.len() {
+            1 => format!("{named} goes on, and is governed: `pagetide ps` lists it"),
+            several => format!(
+                "{named} and {} more go on, and are governed: `pagetide ps` lists them",
+                several - 1
+            ),
+        })
+    }
+
     /// One JSON object a process, one a line.
     pub fn write_statistics(&self, out: &mut dyn Write) -> io::Result<()> {
+        /// The counters, and whether they go on.
+        #[derive(serde::Serialize)]
+        struct Line<'a> {
+            #[serde(flatten)]
+            statistics: &'a Statistics,
+            running: bool,
+        }
         for process in &self.governed {
-            serde_json::to_writer(&mut *out, &process.reading.statistics)?;
+            let image = |p: &Governed| (p.pid, p.reading.started_ns);
+            let goes_on = |other: &Governed| image(other) == image(process);
+            let line = Line {
+                statistics: &process.reading.statistics,
+                running: self.left_running.iter().any(goes_on),
+            };
+            serde_json::to_writer(&mut *out, &line)?;
             out.write_all(b"\n")?;
         }
         out.flush()

@@ -48,13 +48,17 @@ pub fn spawn(
     match child.spawn() {
         Ok(started) => Ok(Pid::from_raw(started.id() as i32)),
         Err(error) => {
-            let exit = match error.kind() {
-                std::io::ErrorKind::NotFound => Exit::NotFound,
-                _ => Exit::NotExecutable,
+            let (exit, next) = match error.kind() {
+                std::io::ErrorKind::NotFound => (Exit::NotFound, ""),
+                std::io::ErrorKind::WouldBlock => (
+                    Exit::CannotPage,
+                    "; the user's processes are limited: raise `ulimit -u`",
+                ),
+                _ => (Exit::NotExecutable, ""),
             };
             Err(Failure::new(
                 exit,
-                format!("{}: cannot be executed ({error})", file.display()),
+                format!("{}: cannot be executed ({error}){next}", file.display()),
             ))
         }
     }

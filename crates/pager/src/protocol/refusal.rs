@@ -28,6 +28,15 @@ impl Cause {
     }
 }
 
+/// Descriptors that launcher and agent are sure to have enough of, a remote store's connections
+/// included.
+pub const DESCRIPTORS: u64 = 64;
+
+/// A limit of `most` descriptors is too low.
+pub fn too_few_descriptors(most: u64) -> String {
+    format!("descriptors are limited to {most}: `ulimit -n {DESCRIPTORS}` or more")
+}
+
 /// The cause, and what to say of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {

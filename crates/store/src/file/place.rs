@@ -4,6 +4,8 @@
 //! process uses is left to it. A file that is not a store's is never overwritten, and no link is
 //! followed to one.
 
+use std::time::Duration;
+
 use crate::uri::config;
 use crate::{ErrorKind, PAGE_SIZE, Page, StoreError};
 use rustix::fd::OwnedFd;
@@ -19,6 +21,8 @@ const MAGIC: &[u8; 16] = b"pagetide store\n\0";
 pub(crate) const HEADER: u64 = PAGE_SIZE as u64;
 /// Names tried before giving up.
 const NAMES: u32 = 100;
+/// How often an empty file is looked at again, 5 ms apart: who has just made it writes to it.
+const EMPTY_TRIES: u32 = 20;
 
 const FLAGS: OFlags = OFlags::RDWR.union(OFlags::CLOEXEC);
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -54,7 +58,10 @@ pub(crate) fn claim(place: &str, keep: bool) -> Result<OwnedFd, StoreError> {
             (false, _) => format!("{place}.{pid}-{number}"),
         };
         if let Some(file) = claim_name(&name, directory)? {
-            let file = ready(file, &name)?;
+            let file = ready(file, &name).inspect_err(|_| {
+                // Empty, it would be taken for a file of the user's the next time.
+                let _ = unlinkat(CWD, &name, AtFlags::empty());
+            })?;
             if !keep {
                 unlinkat(CWD, &name, AtFlags::empty())
                     .map_err(|error| failed("unlink", &name, error))?;
@@ -67,26 +74,61 @@ pub(crate) fn claim(place: &str, keep: bool) -> Result<OwnedFd, StoreError> {
     )))
 }
 
-/// Opens and locks `name`; `None` if another process has it.
+/// Makes, or opens, and locks `name`; `None` if another process has it.
 fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError> {
-    let create = if new_only {
-        OFlags::CREATE | OFlags::EXCL
-    } else {
-        OFlags::CREATE
-    };
     // A link is not followed: taking the file's name away would take the user's link, and leave the
     // file.
-    let flags = FLAGS | create | OFlags::NONBLOCK | OFlags::NOFOLLOW;
-    let file = match open(name, flags, PRIVATE) {
+    let flags = FLAGS | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    match open(name, flags | OFlags::CREATE | OFlags::EXCL, PRIVATE) {
+        Ok(file) => return lock_new(file, name).map(Some),
         Err(Errno::EXIST) if new_only => return Ok(None),
-        Err(Errno::LOOP) if is_link(name) => return Err(link(name)),
-        opened => opened.map_err(|error| unopened("open", name, error))?,
-    };
+        Err(Errno::EXIST) => {}
+        Err(error) => return Err(unopened("open", name, error)),
+    }
+    for _ in 0..EMPTY_TRIES {
+        let file = match open(name, flags, PRIVATE) {
+            // Its last owner has taken the name away.
+            Err(Errno::NOENT) => return Ok(None),
+            Err(Errno::LOOP) if is_link(name) => return Err(link(name)),
+            opened => opened.map_err(|error| unopened("open", name, error))?,
+        };
+        match claim_found(file, name)? {
+            Found::Ours(file) => return Ok(Some(file)),
+            Found::Taken => return Ok(None),
+            // Just made by another process, which is about to lock it; or the user's.
+            Found::Empty => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    Err(config(format!(
+        "`{name}` exists and is empty, so it is not a store of pagetide: it is left as it is; \
+         remove it or name another path"
+    )))
+}
+
+/// Locks a file that was just made. Who found it meanwhile holds it for a moment only.
+fn lock_new(file: OwnedFd, name: &str) -> Result<OwnedFd, StoreError> {
+    match flock(&file, FlockOperation::LockExclusive) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(file),
+        Err(error) => Err(failed("lock", name, error)),
+    }
+}
+
+/// What was found under a name.
+enum Found {
+    /// A store that nobody uses any more.
+    Ours(OwnedFd),
+    /// In use, or another file by now.
+    Taken,
+    /// A file without contents.
+    Empty,
+}
+
+fn claim_found(file: OwnedFd, name: &str) -> Result<Found, StoreError> {
     // Asked with and without the lock: a file of the user's is refused whoever holds it, also a
     // child between its fork and its exec, and what is emptied was looked at under the lock.
     ours_or_empty(&file, name)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Ok(None),
+        Err(Errno::WOULDBLOCK) => return Ok(Found::Taken),
         // A filesystem without locks: every process then has to be given its own path.
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) | Ok(()) => {}
         Err(error) => return Err(failed("lock", name, error)),
@@ -96,7 +138,11 @@ fn claim_name(name: &str, new_only: bool) -> Result<Option<OwnedFd>, StoreError>
     // another file's, or free.
     let named =
         stat(name).is_ok_and(|named| (named.st_dev, named.st_ino) == (found.st_dev, found.st_ino));
-    Ok(named.then_some(file))
+    Ok(match (named, found.st_size) {
+        (false, _) => Found::Taken,
+        (true, 0) => Found::Empty,
+        (true, _) => Found::Ours(file),
+    })
 }
 
 /// What `file` is, if it is a regular file that is empty or begins as a store's does.
