@@ -166,6 +166,9 @@ impl Handler<'_> {
         if most == 0 {
             return 0;
         }
+        if pager.table.load(range.start).state() == State::Untouched {
+            pager.source.reveal(&pager.table, range.start);
+        }
         let Some(mut room) = pager.budget.reserve(most) else {
             return 0;
         };
