@@ -1,0 +1,27 @@
+"""Page-level control of memory: arrays larger than memory, locked memory, snapshots.
+
+>>> import pagetide
+>>> table = pagetide.zeros((1000, 1000), resident="1M")
+>>> table[3, 5] = 7
+>>> pagetide.region_of(table).stats()["budget_bytes"]
+1048576
+"""
+
+from . import errors
+from ._arrays import empty, full, load, zeros
+from ._pagetide import Pin
+from ._region import Region, region_of
+from .errors import PagetideError
+
+__version__ = "0.1.0"
+__all__ = [
+    "PagetideError",
+    "Pin",
+    "Region",
+    "empty",
+    "errors",
+    "full",
+    "load",
+    "region_of",
+    "zeros",
+]
