@@ -9,12 +9,14 @@
 
 from . import errors
 from ._arrays import empty, full, load, zeros
+from ._numpy import Arena, numpy
 from ._pagetide import Pin
 from ._region import Region, region_of
 from .errors import PagetideError
 
 __version__ = "0.1.0"
 __all__ = [
+    "Arena",
     "PagetideError",
     "Pin",
     "Region",
@@ -22,6 +24,7 @@ __all__ = [
     "errors",
     "full",
     "load",
+    "numpy",
     "region_of",
     "zeros",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from . import _pagetide
@@ -147,12 +148,29 @@ def region_of(array: object) -> Region:
     while not isinstance(owner, Region):
         below = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
         if below is None:
+            below = _arena_of(owner)
+        if below is None:
             raise NotARegionError(
                 f"this {type(array).__name__} lies in no region: expected an array made by "
                 "pagetide.empty, zeros, full or load, or a view of one"
             )
         owner = below
     return owner
+
+
+# The regions of arenas: their arrays have no base.
+_arenas: weakref.WeakSet[Region] = weakref.WeakSet()
+
+
+def _arena_of(owner: Any) -> Region | None:
+    interface = getattr(owner, "__array_interface__", None)
+    if interface is None or not _arenas:
+        return None
+    address = interface["data"][0]
+    for region in _arenas:
+        if region.address <= address < region.address + len(region):
+            return region
+    return None
 
 
 def _check_room(store: str, needed: int) -> None:

@@ -14,6 +14,9 @@ static PARENTS: AtomicPtr<Vec<(usize, usize)>> = AtomicPtr::new(std::ptr::null_m
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
+/// Set in a forked child, before anything else runs there.
+static CHILD: AtomicBool = AtomicBool::new(false);
+
 const MESSAGE: &[u8] =
     b"pagetide: this is a forked child, and it touched memory of a region of its \
 parent's, which it does not have: use the 'spawn' start method, make the array in the child, or \
@@ -27,6 +30,8 @@ impl Span {
     pub fn new(py: Python<'_>, start: usize, length: usize) -> PyResult<Span> {
         static HOOK: OnceLock<()> = OnceLock::new();
         if HOOK.set(()).is_ok() {
+            // SAFETY: the handler sets a flag. (It fails for want of memory only.)
+            unsafe { libc::pthread_atfork(None, None, Some(note_child)) };
             let hook = wrap_pyfunction!(in_child, py)?;
             let kwargs = [("after_in_child", hook)];
             let kwargs = pyo3::types::IntoPyDict::into_py_dict(kwargs, py)?;
@@ -47,6 +52,15 @@ impl Drop for Span {
             spans.swap_remove(at);
         }
     }
+}
+
+/// Whether this process was forked from one that had a region.
+pub fn is_child() -> bool {
+    CHILD.load(Ordering::Relaxed)
+}
+
+extern "C" fn note_child() {
+    CHILD.store(true, Ordering::Relaxed);
 }
 
 /// Called in each forked child.

@@ -2,9 +2,12 @@
 #![deny(unsafe_code)]
 use pyo3::prelude::*;
 
+mod arena;
 mod errors;
 mod forked;
+mod handler;
 mod memory;
+mod pages;
 mod region;
 
 /// Panics of Python's own threads become exceptions. One of Pagetide's threads has nobody to tell,
@@ -28,6 +31,8 @@ mod _pagetide {
     use super::end_process_when_own_threads_panic;
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::handler::{PyArena, set_handler};
     #[pymodule_export]
     use crate::region::{Pin, Region};
 

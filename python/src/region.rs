@@ -45,6 +45,11 @@ impl Region {
         shared.ok_or_else(|| errors::error("ClosedError", "the region is closed", &[]))
     }
 
+    /// The first byte's address, and the length.
+    pub fn span(&self) -> (usize, usize) {
+        (self.start, self.length)
+    }
+
     /// Runs `call` without the GIL.
     fn run<T: Send>(
         &self,
