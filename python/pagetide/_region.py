@@ -86,6 +86,7 @@ class Region(_pagetide.Region):
 
         :raises InUseError: the region is tracked or snapshotted.
         """
+        _release(self)
         self._discard(*self._range(part))
 
     def pin(self, part: Part = None) -> Pin:
@@ -94,6 +95,17 @@ class Region(_pagetide.Region):
         :raises PinError: all pins together would not fit in the budget.
         """
         return self._pin(*self._range(part))
+
+    def close(self) -> None:
+        """Ends the region: its memory is unmapped, and its room in the store given back.
+
+        :raises InUseError: arrays, pins, trackers or anything else use it.
+        """
+        _release(self)
+        super().close()
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
     def _range(self, part: Part) -> tuple[int, int]:
         length = len(self)
@@ -171,6 +183,20 @@ def _arena_of(owner: Any) -> Region | None:
         if region.address <= address < region.address + len(region):
             return region
     return None
+
+
+# What `pagetide.snapshot` keeps for `since`: by the addresses of the memory, and the arrays.
+_kept: dict[tuple[tuple[int, ...], Any], Any] = {}
+
+
+def _release(owner: Any) -> None:
+    """Ends the snapshotters that are kept for `owner`: somebody else needs it."""
+    _release_address(owner.address)
+
+
+def _release_address(address: int) -> None:
+    for key in [key for key in _kept if address in key[0]]:
+        _kept.pop(key).close()
 
 
 def _check_room(store: str, needed: int) -> None:

@@ -125,5 +125,14 @@ class LockError(PagetideError, OSError):
     """Bytes that the process had locked then."""
 
 
+class SecretSizeError(PagetideError, ValueError):
+    """More bytes than a secret was made for."""
+
+    asked_bytes: int
+    """Bytes it would have."""
+    max_bytes: int
+    """Bytes it may have."""
+
+
 class ArenaError(PagetideError):
     """The arena of ``pagetide.numpy`` cannot be had or given up."""

@@ -10,8 +10,6 @@ use pyo3::types::PyDict;
 pub enum Value {
     /// Bytes, pages, a count.
     Number(u64),
-    /// A name.
-    Text(String),
 }
 
 /// The exception `class` of `pagetide.errors`, or what kept it from being made.
@@ -22,7 +20,6 @@ pub fn error(class: &str, message: &str, attributes: &[(&str, Value)]) -> PyErr 
             for (name, value) in attributes {
                 match value {
                     Value::Number(number) => kwargs.set_item(*name, *number)?,
-                    Value::Text(text) => kwargs.set_item(*name, text)?,
                 }
             }
             let class = py.import("pagetide.errors")?.getattr(class)?;
@@ -65,12 +62,20 @@ pub fn region(error_: RegionError) -> PyErr {
 
 /// What went wrong with tracking.
 pub fn track(error_: TrackError) -> PyErr {
-    error("TrackError", &error_.to_string(), &[])
+    let class = match error_ {
+        TrackError::Taken(..) => "InUseError",
+        TrackError::Open(_) | TrackError::Feature(_) => "StartError",
+        _ => "TrackError",
+    };
+    error(class, &error_.to_string(), &[])
 }
 
 /// What went wrong with a snapshot.
 pub fn snapshot(error_: SnapshotError) -> PyErr {
-    error("SnapshotError", &error_.to_string(), &[])
+    match error_ {
+        SnapshotError::Track(error_) => track(error_),
+        _ => error("SnapshotError", &error_.to_string(), &[]),
+    }
 }
 
 /// What is wrong with a file of a snapshot.
@@ -93,6 +98,7 @@ pub fn lock(error_: &LockError) -> PyErr {
     let mut attributes = vec![("errno", Value::Number(error_.errno().raw_os_error() as u64))];
     if let Some(report) = error_.report() {
         attributes.push(("needed_bytes", Value::Number(report.needed)));
+        attributes.push(("in_use_bytes", Value::Number(report.in_use)));
     }
     error("LockError", &error_.to_string(), &attributes)
 }

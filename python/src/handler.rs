@@ -28,6 +28,8 @@ struct Handler {
     name: [c_char; 127],
     version: u8,
     functions: Functions,
+    /// Not numpy's: the object that `region_of` gives lives as long as the arrays.
+    _region: Py<Region>,
 }
 
 const NAME: &str = "pagetide";
@@ -71,16 +73,20 @@ unsafe extern "C" fn free(context: *mut c_void, address: *mut c_void, _bytes: us
 }
 
 unsafe extern "C" fn end_capsule(capsule: *mut ffi::PyObject) {
-    // SAFETY: the capsule is one of `Handler::capsule`'s, and is used no more.
-    unsafe {
-        let handler = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr());
-        let handler = Box::from_raw(handler.cast::<Handler>());
-        drop(Arc::from_raw(handler.functions.context.cast::<Arena>()));
-    }
+    // So that the region goes at once.
+    Python::attach(|_| {
+        // SAFETY: the capsule is one of those made below, and is used no more.
+        unsafe {
+            let handler = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr());
+            let handler = Box::from_raw(handler.cast::<Handler>());
+            drop(Arc::from_raw(handler.functions.context.cast::<Arena>()));
+        }
+    });
 }
 
 /// What numpy takes for a handler; it keeps `arena`.
-fn capsule(py: Python<'_>, arena: Arc<Arena>) -> PyResult<Py<PyAny>> {
+fn capsule(region: &Bound<'_, Region>, arena: Arc<Arena>) -> PyResult<Py<PyAny>> {
+    let py = region.py();
     let mut name = [0; 127];
     for (to, from) in name.iter_mut().zip(NAME.bytes()) {
         *to = from as c_char;
@@ -95,6 +101,7 @@ fn capsule(py: Python<'_>, arena: Arc<Arena>) -> PyResult<Py<PyAny>> {
             realloc,
             free,
         },
+        _region: region.clone().unbind(),
     });
     let handler = Box::into_raw(handler).cast();
     // SAFETY: a new capsule, of what lives until its destructor is called.
@@ -118,9 +125,12 @@ pub fn set_handler(py: Python<'_>, handler: &Bound<'_, PyAny>) -> PyResult<Py<Py
         return Err(PyErr::fetch(py));
     }
     // SAFETY: since numpy 1.22 this entry of the table is the function, and entries never move.
-    let set: Option<SetHandler> = unsafe { table.cast::<Option<SetHandler>>().add(SET_HANDLER).read() };
+    let set: Option<SetHandler> =
+        unsafe { table.cast::<Option<SetHandler>>().add(SET_HANDLER).read() };
     let Some(set) = set else {
-        return Err(PyImportError::new_err("this numpy has no allocation handlers: use 1.22 or later"));
+        return Err(PyImportError::new_err(
+            "this numpy has no allocation handlers: use 1.22 or later",
+        ));
     };
     // SAFETY: a capsule of a handler, by numpy's own check of its name.
     unsafe { Bound::from_owned_ptr_or_err(py, set(handler.as_ptr())) }.map(Bound::unbind)
@@ -136,19 +146,18 @@ pub struct PyArena {
 #[pymethods]
 impl PyArena {
     #[new]
-    fn new(
-        py: Python<'_>,
-        region: &Bound<'_, Region>,
-        small: usize,
-        retained_max: u64,
-    ) -> PyResult<PyArena> {
+    fn new(region: &Bound<'_, Region>, small: usize, retained_max: u64) -> PyResult<PyArena> {
         let shared = region.get().shared()?;
         let span = region.get().span();
         if small < 4096 {
-            return Err(errors::error("ArenaError", "small is at least a page, 4096", &[]));
+            return Err(errors::error(
+                "ArenaError",
+                "small is at least a page, 4096",
+                &[],
+            ));
         }
         let arena = Arc::new(Arena::new(shared, span, small, retained_max));
-        let handler = capsule(py, Arc::clone(&arena))?;
+        let handler = capsule(region, Arc::clone(&arena))?;
         Ok(PyArena { arena, handler })
     }
 
@@ -169,4 +178,3 @@ impl PyArena {
         py.detach(|| self.arena.purge())
     }
 }
-

@@ -6,9 +6,11 @@ mod arena;
 mod errors;
 mod forked;
 mod handler;
+mod locked;
 mod memory;
 mod pages;
 mod region;
+mod track;
 
 /// Panics of Python's own threads become exceptions. One of Pagetide's threads has nobody to tell,
 /// and memory that nobody serves: it ends the process, as it does in other programs.
@@ -34,7 +36,12 @@ mod _pagetide {
     #[pymodule_export]
     use crate::handler::{PyArena, set_handler};
     #[pymodule_export]
+    use crate::locked::{LockedFile, SecretBytes};
+    #[pymodule_export]
     use crate::region::{Pin, Region};
+
+    #[pymodule_export]
+    use crate::track::{Image, Mapping, Restored, Snapshot, Snapshotter, Tracker};
 
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
