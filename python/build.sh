@@ -29,5 +29,9 @@ for file in pagetide libpagetide_preload.so; do
     strip --strip-debug "pagetide/_bin/$file" 2>/dev/null || true
 done
 rm -rf "$target/wheels"
-CARGO_TARGET_DIR=$target/python "$tools/bin/maturin" build --profile "$profile" \
+# One wheel serves every CPython from 3.11 on; a free-threaded one needs its own.
+features=
+"$python" -c 'import sysconfig, sys; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))' &&
+    features=--no-default-features
+CARGO_TARGET_DIR=$target/python "$tools/bin/maturin" build --profile "$profile" $features \
     --interpreter "$python" --out "$target/wheels" --compatibility linux

@@ -28,7 +28,7 @@ fn end_process_when_own_threads_panic() {
     }));
 }
 
-#[pymodule]
+#[pymodule(gil_used = false)]
 mod _pagetide {
     use super::end_process_when_own_threads_panic;
     use pyo3::prelude::*;

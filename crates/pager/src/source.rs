@@ -33,6 +33,11 @@ impl Source {
         Source { pages, generation }
     }
 
+    /// Whether there is any.
+    pub(crate) fn is_some(&self) -> bool {
+        !self.pages.is_empty()
+    }
+
     /// Whether `page` holds what the source has while it is untouched.
     pub(crate) fn has(&self, page: PageNumber) -> bool {
         self.pages.contains(page)
