@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from numpy import ndarray
     from numpy.typing import DTypeLike
 
+    from ._pagetide import Mapping
+
     Shape = Union[int, tuple[int, ...]]
     Order = Literal["C", "F"]
 
@@ -52,13 +54,16 @@ def _checked(shape: Shape, dtype: DTypeLike) -> tuple[tuple[int, ...], Any, int]
     return extents, kind, count
 
 
-def _view(region: Region, offset: int, shape: Any, dtype: Any, count: int, order: str) -> Any:
+def _view(
+    owner: Region | Mapping, offset: int, shape: Any, dtype: Any, count: int, order: str
+) -> ndarray[Any, Any]:
     import numpy
 
     if order not in ("C", "F"):
         raise ValueError(f"order={order!r}: expected 'C' or 'F'")
-    flat = numpy.frombuffer(region, numpy.uint8)[offset : offset + count]
-    return flat.view(dtype).reshape(shape, order=order)
+    flat = numpy.frombuffer(memoryview(owner), numpy.uint8)[offset : offset + count]
+    array: ndarray[Any, Any] = flat.view(dtype).reshape(shape, order=order)
+    return array
 
 
 def empty(

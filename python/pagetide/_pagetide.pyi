@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from collections.abc import Mapping as _Names
 from typing import TypeVar
 
 _R = TypeVar("_R", bound="Region")
@@ -67,7 +68,7 @@ _S = TypeVar("_S", bound="Snapshotter")
 class Snapshotter:
     def __new__(
         cls: type[_S],
-        parts: dict[str, Region | Mapping],
+        parts: _Names[str, Region | Mapping],
         incremental: bool = True,
         extra_memory: int | None = None,
     ) -> _S: ...

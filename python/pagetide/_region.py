@@ -62,7 +62,8 @@ class Region(_pagetide.Region):
         """The counters now, as docs/statistics.md lists them: bytes, pages, nanoseconds."""
         import json
 
-        return json.loads(self._stats())
+        seen: dict[str, Any] = json.loads(self._stats())
+        return seen
 
     def set_budget(self, resident: int | str) -> None:
         """Changes the most bytes that may be resident, and waits until that holds.

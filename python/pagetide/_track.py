@@ -276,7 +276,7 @@ def snapshot(
                 "these arrays have no earlier snapshot that later ones can build on: take one "
                 "without `since` first"
             )
-        snapshotter = Snapshotter(**arrays)
+        snapshotter = Snapshotter(incremental=True, extra_memory=None, **arrays)
         _kept[key] = snapshotter
         for owner in owners.values():
             weakref.finalize(owner, _release_address, owner.address).atexit = False
@@ -304,7 +304,8 @@ class Restored:
     """The identity of the snapshot."""
 
     def __getitem__(self, name: str) -> ndarray[Any, Any]:
-        return self._arrays[name]
+        array: ndarray[Any, Any] = self._arrays[name]
+        return array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)
@@ -395,8 +396,9 @@ def restore(
         owners = {}
         for name, length in regions.items():
             if name != _TABLE:
-                owners[name] = Region(length, resident, store, overcommit=overcommit)
-                image.read_into(name, owners[name])
+                region = Region(length, resident, store, overcommit=overcommit)
+                image.read_into(name, region)
+                owners[name] = region
     arrays = {}
     for name, entry in table.items():
         shape, dtype, count = _checked(tuple(entry["shape"]), _dtype(entry["dtype"]))

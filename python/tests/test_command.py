@@ -61,6 +61,15 @@ except errors.ShapeError as error:
 """
 
 
+def test_the_package_itself_is_typed():
+    if not os.path.exists(beside_python("mypy")):
+        pytest.skip("mypy is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "-p", "pagetide"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("checker", ["mypy --strict", "pyright"])
 def test_type_checkers_accept_it(checker, tmp_path):
     name, *options = checker.split()

@@ -110,3 +110,21 @@ def test_a_large_file_costs_nothing_up_front(tmp_path):
         after = [line for line in status if line.startswith("VmRSS")][0]
     # Its page words alone would be 16 MiB.
     assert int(after.split()[1]) - int(before.split()[1]) < 8 << 10, (before, after)
+
+
+def test_a_loaded_array_is_tracked_and_saved(saved, tmp_path):
+    path, expected = saved
+    array = pagetide.load(path, resident="128K")
+    with pagetide.DirtyTracker(array) as tracker:
+        assert (array[:50] == expected[:50]).all() and tracker.take() == []
+        array[2000] = 1
+        array[2001, :5] = array[0, :5]
+        ((found),) = tracker.take()
+        assert found.start <= 200_000 and found.stop >= 200_105
+        assert found.stop - found.start <= 3 * 512
+    pagetide.snapshot(tmp_path / "s", array=array)
+    assert (pagetide.restore(tmp_path / "s")["array"] == array).all()
+    expected = expected.copy()
+    expected[2000] = 1
+    expected[2001, :5] = expected[0, :5]
+    assert (array == expected).all()
