@@ -15,7 +15,7 @@ rm -rf "$environment"
     echo "SKIPPED: python: numpy or pytest cannot be installed (no network? set PIP_FIND_LINKS)" >&2
     exit 77
 }
-for extra in pandas pyarrow mypy pyright; do
+for extra in pandas pyarrow mypy "pyright[nodejs]"; do
     "$environment/bin/pip" install -q "$extra" 2>/dev/null ||
         echo "SKIPPED: python: tests with $extra: it cannot be installed" >&2
 done

@@ -73,15 +73,18 @@ unsafe extern "C" fn free(context: *mut c_void, address: *mut c_void, _bytes: us
 }
 
 unsafe extern "C" fn end_capsule(capsule: *mut ffi::PyObject) {
-    // So that the region goes at once.
-    Python::attach(|_| {
+    let end = || {
         // SAFETY: the capsule is one of those made below, and is used no more.
         unsafe {
             let handler = ffi::PyCapsule_GetPointer(capsule, CAPSULE.as_ptr());
             let handler = Box::from_raw(handler.cast::<Handler>());
             drop(Arc::from_raw(handler.functions.context.cast::<Arena>()));
         }
-    });
+    };
+    // So that the region goes at once; when the interpreter ends, it goes with the process.
+    if Python::try_attach(|_| end()).is_none() {
+        end();
+    }
 }
 
 /// What numpy takes for a handler; it keeps `arena`.

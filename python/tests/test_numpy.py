@@ -228,6 +228,39 @@ def test_a_forked_child_goes_on_with_malloc():
         assert mine.sum() == 1 << 18
 
 
+def test_arrays_that_live_until_the_interpreter_ends(python):
+    done = python(
+        """
+        import threading, time
+        import numpy as np, pagetide
+        from pagetide.lock import LockedFile
+        arena = pagetide.numpy(resident="1M")
+        arena.__enter__()
+        kept, small = np.arange(1 << 18), np.arange(5)
+        mine = pagetide.zeros(1000)
+        view = pagetide.zeros(1000)[5:]
+        tracker = pagetide.DirtyTracker(mine)
+        snapshotter = pagetide.Snapshotter(view=view)
+        pin = pagetide.region_of(kept).pin(kept[:10])
+
+        def work():
+            with arena:
+                while True:
+                    np.ones(1 << 16).sum()
+
+        threading.Thread(target=work, daemon=True).start()
+        class Late:
+            def __del__(self):
+                self.array.sum()
+        late = Late()
+        late.array = np.arange(1 << 17)
+        time.sleep(0.2)
+        print("end")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 def test_bad_arguments():
     for options in [dict(resident="x"), dict(resident=0), dict(resident="1M", small="x")]:
         with pytest.raises(errors.SizeError):

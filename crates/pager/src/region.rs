@@ -108,7 +108,7 @@ pub struct Served {
     /// Its pager.
     pub pager: Arc<Pager>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    /// Held by whoever begins to observe.
+    /// Held by whoever begins to observe, or does what an observer would miss.
     observing: Mutex<()>,
 }
 
@@ -270,6 +270,8 @@ impl Region {
     /// [`RegionError::Range`].
     pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
         self.pages(range.clone())?;
+        // Nobody begins to observe meanwhile.
+        let _nobody = self.served.observing.lock();
         if self.served.pager.write_notifications.is_observed() {
             return Err(RegionError::Observed);
         }
