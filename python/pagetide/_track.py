@@ -178,6 +178,7 @@ class Snapshotter(_pagetide.Snapshotter):
 
     def __new__(
         cls,
+        /,
         *,
         incremental: bool = True,
         extra_memory: int | None = None,
@@ -187,6 +188,8 @@ class Snapshotter(_pagetide.Snapshotter):
 
         if not arrays:
             raise SnapshotError("no arrays were given: name each, as in table=array")
+        if _TABLE in arrays:
+            raise SnapshotError(f"no array may be named '{_TABLE}': that is the table of the others")
         owners: dict[int, tuple[str, Owner]] = {}
         table = {}
         for name, array in arrays.items():

@@ -216,6 +216,33 @@ def test_a_store_that_is_full_in_spite_of_all_ends_the_process_with_a_message(py
     assert "pagetide: the ram store has taken no page for 10 s" in done.stderr
 
 
+def test_more_regions_than_descriptors_or_threads_are_an_error_and_no_more(python):
+    done = python(
+        """
+        import resource
+        import pagetide
+        for limit, what in [(resource.RLIMIT_NOFILE, 120), (resource.RLIMIT_AS, None)]:
+            before = resource.getrlimit(limit)
+            if what is None:
+                what = int(open("/proc/self/statm").read().split()[0]) * 4096 + (1 << 30)
+            resource.setrlimit(limit, (what, before[1]))
+            arrays = []
+            try:
+                for _ in range(200):
+                    arrays.append(pagetide.full(1000, 3.0))
+                print("no limit")
+            except pagetide.PagetideError as error:
+                print(type(error).__name__)
+            assert all((array == 3).all() for array in arrays)
+            del arrays
+            resource.setrlimit(limit, before)
+            assert pagetide.full(1000, 3.0).sum() == 3000
+        """
+    )
+    names = done.stdout.split()
+    assert done.returncode == 0 and names[0] == "StartError" and len(names) == 2, done
+
+
 def test_parts_that_are_none():
     array = pagetide.zeros((10, 512))
     region = pagetide.region_of(array)

@@ -238,8 +238,8 @@ def test_cancelled_and_failed_snapshots_leave_no_file(tmp_path, table):
             snapshotter.snapshot(tmp_path / "b", since="0" * 32)
     with pytest.raises(errors.ClosedError):
         snapshotter.snapshot(tmp_path / "c")
-    for bad in [{}, {"x": np.zeros(3)}]:
-        with pytest.raises((errors.SnapshotError, errors.NotARegionError)):
+    for bad in [{}, {"x": np.zeros(3)}, {".arrays": table}, {"": table}, {"n" * 300: table}]:
+        with pytest.raises((errors.SnapshotError, errors.NotARegionError, errors.TrackError)):
             pagetide.snapshot(tmp_path / "d", **bad)
     assert set(os.listdir(tmp_path)) <= {"a"}, "it may have been complete before"
 
