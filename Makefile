@@ -11,12 +11,15 @@ RUNS ?= 5
 # What `make test-kernels` runs on, and options of tests/kernels/run.py for it.
 KERNELS ?= 5.10 6.1 6.12 6.18 7.3
 KERNELS_OPTIONS ?=
+# Which Python `make python` and `make test-python` use (from 3.11 on), and how Rust builds for it: release or dev.
+PYTHON ?= python3
+PYTHON_PROFILE ?= release
 
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs fmt lint shape msrv deny miri clean toolchain
+.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs python test-python lint-python fmt lint shape msrv deny miri clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -88,6 +91,20 @@ bench-first: build
 # Real programs beside kernel swap on zram, and where they fit. Needs root, and hours; installs what is missing, and says so.
 bench-programs: build
 	$(RELEASE)/pagetide-bench programs --share 60%,40%,fits --runs $(RUNS) --json $(RELEASE)/programs.json --plot $(RELEASE)/programs.svg
+
+# The Python wheel, with the command and the agent inside, in $(TARGET)/wheels. Exit code 77 of the script: it cannot be built here.
+python:
+	@CARGO="$(CARGO)" ./python/build.sh "$(abspath $(TARGET))" $(PYTHON_PROFILE) "$(PYTHON)" || test $$? = 77
+
+# The same, installed into a clean environment and tested there.
+test-python:
+	@{ CARGO="$(CARGO)" ./python/build.sh "$(abspath $(TARGET))" $(PYTHON_PROFILE) "$(PYTHON)" && \
+	    ./python/test.sh "$(abspath $(TARGET))" "$(PYTHON)" $(PYTEST_OPTIONS); } || test $$? = 77
+
+# The crate is no member of the workspace: see docs/decisions/0071-python.md.
+lint-python:
+	$(CARGO) fmt --manifest-path python/Cargo.toml --check
+	CARGO_TARGET_DIR=$(TARGET)/python $(CARGO) clippy --manifest-path python/Cargo.toml -- -D warnings
 
 fmt:
 	$(CARGO) fmt --all

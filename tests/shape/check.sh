@@ -28,6 +28,7 @@ msrv)
 deny)
     cargo deny --version >/dev/null 2>&1 || skip deny "install cargo-deny first: cargo install cargo-deny --locked"
     cargo deny --log-level error check bans licenses sources
+    cargo deny --log-level error --manifest-path python/Cargo.toml check bans licenses sources
     # The advisories are a repository that is fetched each time.
     cargo deny fetch db >/dev/null 2>&1 || skip "deny, advisories" "the database cannot be fetched (no network?)"
     cargo deny --log-level error check advisories

@@ -135,6 +135,7 @@ impl From<RegionError> for Failure {
             RegionError::Store(_) => Code::Store,
             RegionError::Pinned(..) | RegionError::Signal(_) => Code::Limit,
             RegionError::Budget(..) => Code::Timeout,
+            RegionError::Observed => Code::Busy,
             RegionError::Load(_) => Code::Damaged,
         };
         Failure::of(code, None, &error)

@@ -73,16 +73,21 @@ pub struct Parked {
     _one_at_a_time: MutexGuard<'static, Option<i32>>,
 }
 
-/// The calling thread will not be parked: it never writes to memory that someone holds others still
-/// for. The exemption ends with the guard.
+/// A thread will not be parked: it never writes to memory that someone holds others still for. The
+/// exemption ends with the guard.
 #[derive(Debug)]
 pub struct Exemption(usize);
 
 impl Exemption {
     /// Exempts the calling thread. `None` when [`THREADS_MAX`] are exempt.
     pub fn current_thread() -> Option<Exemption> {
-        let own = thread_id();
-        let free = |entry: &AtomicI32| entry.compare_exchange(0, own, SeqCst, SeqCst).is_ok();
+        Exemption::of(thread_id())
+    }
+
+    /// Exempts the thread with this ID, for one that cannot do it itself: a library's service
+    /// thread that blocks all signals, say. `None` when [`THREADS_MAX`] are exempt.
+    pub fn of(thread: i32) -> Option<Exemption> {
+        let free = |entry: &AtomicI32| entry.compare_exchange(0, thread, SeqCst, SeqCst).is_ok();
         let index = EXEMPT.iter().position(free)?;
         EXEMPT_HIGH_WATER.fetch_max(index + 1, SeqCst);
         Some(Exemption(index))

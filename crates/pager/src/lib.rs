@@ -28,6 +28,7 @@ pub mod read_page;
 pub mod recorder;
 pub mod region;
 pub mod requests;
+mod source;
 pub mod stores;
 pub mod write_notification;
 

@@ -26,6 +26,7 @@ use crate::placement::Placement;
 use crate::protocol::loss::Loss;
 use crate::recorder::{self, Recorder};
 use crate::requests::{EvictNow, Inbox, Request};
+use crate::source::Source;
 use crate::stores::Stores;
 use crate::write_notification::WriteNotifications;
 
@@ -41,6 +42,8 @@ pub struct Pager {
     pub budget: Budget,
     /// Where the bytes of pages that are not resident are.
     pub stores: Stores,
+    /// The pages whose first contents are in a source.
+    pub(crate) source: Source,
     /// Where pages are on their way there.
     pub(crate) staging: Staging,
     /// Whether what the store has of pages that were fetched is worth keeping.
@@ -103,6 +106,7 @@ impl Pager {
             victims: victims.map_err(system("mmap"))?,
             budget: Budget::new(budget_pages, ledger),
             stores: Stores::new(store).map_err(system("mmap"))?,
+            source: Source::default(),
             staging: Staging::new(&handles)?,
             backings: Backings::default(),
             gate: Gate::default(),
@@ -129,6 +133,14 @@ impl Pager {
     /// The same pager with another policy; before any memory is attached.
     pub fn with_policy(mut self, kind: Kind) -> Pager {
         self.victims.set_policy(kind);
+        self
+    }
+
+    /// The same pager, for memory whose first pages `range` hold what `source` has in slot 0 and
+    /// those after it; before any memory is attached.
+    pub(crate) fn with_source(mut self, source: Box<dyn Store>, range: PageRange) -> Pager {
+        let generation = self.stores.put_below(source);
+        self.source = Source::new(range, generation);
         self
     }
 
@@ -364,8 +376,20 @@ impl Pager {
 
     /// The same, for a reason that is told apart.
     pub fn end_process_for(&self, loss: Loss, message: &str) -> ! {
-        self.ledger.set_loss(loss, message.as_bytes());
+        self.note_loss(loss, message);
         pagetide_kernel::memory::kill_self()
+    }
+
+    /// Leaves `message` for whoever reads the ledger. Of a region's nobody does: there it goes to
+    /// the standard error stream. May be called in a signal handler.
+    pub(crate) fn note_loss(&self, loss: Loss, message: &str) {
+        self.ledger.set_loss(loss, message.as_bytes());
+        if self.ownership != Ownership::Program {
+            let standard_error = std::io::stderr();
+            for part in ["pagetide: ", message, "\n"] {
+                let _ = rustix::io::write(&standard_error, part.as_bytes());
+            }
+        }
     }
 }
 

@@ -29,6 +29,7 @@ impl Pager {
     pub fn read_page(&self, page: PageNumber, into: &mut Page) -> PageRead {
         let word = self.table.load(page);
         match word.state() {
+            State::Untouched if self.source.reveal(&self.table, page) => PageRead::Busy,
             State::Untouched => PageRead::Zeros,
             State::Resident | State::Clean => self.read_resident(page, word, into),
             State::Staged => self.read_staged(page, into),

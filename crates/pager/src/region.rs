@@ -17,6 +17,7 @@ use crate::requests::{Completion, Request};
 use crate::write_notification::WriteObserver;
 
 mod builder;
+mod discard;
 mod error;
 mod pin;
 
@@ -107,7 +108,7 @@ pub struct Served {
     /// Its pager.
     pub pager: Arc<Pager>,
     threads: Vec<std::thread::JoinHandle<()>>,
-    /// Held by whoever begins to observe.
+    /// Held by whoever begins to observe, or does what an observer would miss.
     observing: Mutex<()>,
 }
 
@@ -256,6 +257,29 @@ impl Region {
     pub fn evict(&self, range: Range<usize>) -> Result<(), RegionError> {
         let range = self.pages(range)?;
         self.served.pager.evict_range(range);
+        Ok(())
+    }
+
+    /// Gives up what the whole pages in `range` (bytes) hold, without storing it: their frames,
+    /// their part of the budget and their slots in the store go back, and they read as zeros, or as
+    /// the source has them, when next touched. Pinned pages stay as they are. A page that is
+    /// written to meanwhile may keep its bytes or lose them.
+    ///
+    /// # Errors
+    /// [`RegionError::Observed`] while the region is tracked or snapshotted;
+    /// [`RegionError::Range`].
+    pub fn discard(&self, range: Range<usize>) -> Result<(), RegionError> {
+        self.pages(range.clone())?;
+        // Nobody begins to observe meanwhile.
+        let _nobody = self.served.observing.lock();
+        if self.served.pager.write_notifications.is_observed() {
+            return Err(RegionError::Observed);
+        }
+        let start = range.start.next_multiple_of(PAGE_SIZE);
+        let end = range.end / PAGE_SIZE * PAGE_SIZE;
+        if start < end {
+            discard::discard_pages(&self.served.pager, self.pages(start..end)?);
+        }
         Ok(())
     }
 

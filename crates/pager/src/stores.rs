@@ -73,6 +73,15 @@ impl Stores {
         true
     }
 
+    /// Before anything is stored: `store`, which is only read, comes before the active one. Its
+    /// generation.
+    pub(crate) fn put_below(&self, store: Box<dyn Store>) -> u8 {
+        let active = self.stores[0].swap(Box::into_raw(Box::new(store)), Ordering::AcqRel);
+        self.stores[1].store(active, Ordering::Release);
+        self.generation.store(1, Ordering::Release);
+        0
+    }
+
     /// Gives back the slots of `places`; those of a forked child's ancestors are not its to give.
     pub(crate) fn release(&self, places: &[Place]) {
         let generation = self.generation();

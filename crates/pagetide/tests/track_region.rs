@@ -281,3 +281,40 @@ fn a_region_and_a_mapping_are_one_instant_and_a_second_watcher_is_refused() {
 }
 
 masked!();
+
+#[test]
+fn a_snapshot_of_a_source_has_its_untouched_pages_and_nothing_is_discarded_meanwhile() {
+    for delivery in DELIVERIES {
+        if region(1, 1, delivery).is_none() {
+            return;
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let bytes: Vec<u8> = (0..700 * PAGE)
+            .map(|byte| (byte / 9 % 250) as u8 + 1)
+            .collect();
+        let path = directory.path().join("source");
+        std::fs::write(&path, &bytes).unwrap();
+        let source = std::fs::File::open(&path).unwrap();
+        let builder = pagetide::Region::builder().source(source, 0, bytes.len() as u64);
+        let builder = builder.resident((32 * PAGE) as u64).delivery(delivery);
+        let region = builder.build().unwrap();
+        word(&region, 650, 0).store(77, SeqCst);
+        let snapshotter = snapshotter(&region, false);
+        let refused = region.discard(0..PAGE).unwrap_err().to_string();
+        assert!(refused.contains("tracked or snapshotted"), "{refused}");
+        let path = directory.path().join("s");
+        let snapshot = snapshotter.snapshot(&path, Plan::full(), no_hold).unwrap();
+        assert_eq!(snapshot.wait().unwrap().pages, 700);
+        let shown = restored(&path, 700);
+        for page in 0..700 {
+            let at = page * PAGE + 8;
+            let expected = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            assert_eq!(
+                shown.word(page, 1).load(SeqCst),
+                expected,
+                "{delivery:?} {page}"
+            );
+        }
+        assert_eq!(shown.word(650, 0).load(SeqCst), 77);
+    }
+}

@@ -39,6 +39,7 @@ mod ram;
 mod remote;
 mod scheme;
 mod slots;
+mod source;
 mod sync;
 mod table;
 mod tier;
@@ -53,6 +54,7 @@ pub use remote::{
     operate::{Clear, Cleared, Owned, Remote, resolve},
     owner::Record,
 };
+pub use source::source;
 pub use uri::parse_size;
 
 /// What a store can do and how it likes to be called.

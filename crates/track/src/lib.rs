@@ -52,6 +52,7 @@ pub use error::TrackError;
 pub use mapping::Mapping;
 pub use memory::Memory;
 pub use method::Method;
+pub use pagetide_kernel::park::Exemption;
 pub use snapshot::format::SnapshotId;
 pub use snapshot::image::Image;
 pub use snapshot::lazy::{Restored, restore};

@@ -280,7 +280,7 @@ impl<'p> Batch<'p> {
             let bytes = unsafe { staging.bytes(place) };
             let holds = |place: Place| pager.stores.of(place.generation).holds(place.slot, bytes);
             *fate = match bytes.same_filled() {
-                Some(0) => Fate::Zeros,
+                Some(0) if !pager.source.has(staging.owner(place)) => Fate::Zeros,
                 _ if staging.backing(place).is_some_and(holds) => Fate::Backed,
                 _ => Fate::Put,
             };

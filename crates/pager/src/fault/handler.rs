@@ -109,6 +109,8 @@ impl<'p> Handler<'p> {
     fn serve_as(&mut self, word: Word, fault: Fault, section: &ReadSection<'_>) -> Option<Outcome> {
         let page = fault.page;
         Some(match word.state() {
+            // It is stored now.
+            State::Untouched if self.pager.source.reveal(&self.pager.table, page) => return None,
             State::Untouched => self.fill_zeros(page, section),
             State::Stored => self.fetch_one(page, fault.write, section),
             State::Resident | State::Clean | State::Protecting if fault.write_protect => {

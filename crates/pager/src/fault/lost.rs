@@ -38,7 +38,7 @@ impl<'p> Handler<'p> {
         if !pager.handles().can_poison() {
             pager.end_process_for(Loss::Page, &message);
         }
-        pager.ledger.set_loss(Loss::Page, message.as_bytes());
+        pager.note_loss(Loss::Page, &message);
         claim.settle(1, Word::lost, |_, _| {});
         self.poison(page)
     }

@@ -19,9 +19,10 @@ const AT_ONCE: u32 = 16;
 
 /// Most pages fetched at once, and by whoever has served the fault; of a stream the rest is the
 /// fault thread's, when no fault waits. A store that is waited for is asked once for as many as
-/// possible: 64 pages come from a server in the time of eight that are asked for singly.
+/// possible: 64 pages come from a server in the time of eight that are asked for singly. A source
+/// is a file, and may be one.
 fn at_once(pager: &Pager) -> u32 {
-    match pager.stores.active().capabilities().get_sleeps {
+    match pager.source.is_some() || pager.stores.active().capabilities().get_sleeps {
         true => WINDOW_MAX,
         false => AT_ONCE,
     }
@@ -202,6 +203,9 @@ impl Handler<'_> {
         };
         if most == 0 {
             return 0;
+        }
+        if pager.table.load(range.start).state() == State::Untouched {
+            pager.source.reveal(&pager.table, range.start);
         }
         let Some(mut room) = pager.budget.reserve(most) else {
             return 0;

@@ -31,6 +31,7 @@
 //!                    handler is at work on
 //!  moved_here        Untouched                       that of the other   the fault thread *
 //!  adopted           Untouched                       Resident            the fault thread
+//!  sourced           Untouched                       Stored              a handler, or a reader
 //!  unbacked          Clean                           Resident            a forked child, before it
 //!                                                                        runs
 //!  * with the gate held
@@ -271,6 +272,12 @@ impl Word {
         self.with_state(Resident)
     }
 
+    /// Its bytes are at `place`: in the source of the memory's first contents.
+    pub fn sourced(self, place: Place) -> Word {
+        starts_from!(self, Untouched);
+        self.with_place(place).with_state(Stored)
+    }
+
     /// A forked child's copy, whose protection did not survive: what the store has is the parent's.
     pub fn unbacked(self) -> Word {
         starts_from!(self, Clean);
@@ -304,7 +311,7 @@ mod tests {
         slot: Slot(77),
     };
 
-    const TRANSITIONS: [Transition; 27] = [
+    const TRANSITIONS: [Transition; 28] = [
         ("claimed", |w| Some(w.claimed())),
         ("unclaimed", |w| Some(w.unclaimed(Untouched))),
         ("filled", |w| Some(w.filled())),
@@ -331,6 +338,7 @@ mod tests {
         ("moved_away", |w| Some(w.moved_away())),
         ("moved_here", |w| Some(w.moved_here(Word::default()))),
         ("adopted", |w| Some(w.adopted())),
+        ("sourced", |w| Some(w.sourced(PLACE))),
         ("unbacked", |w| Some(w.unbacked())),
     ];
 
@@ -388,6 +396,7 @@ moved_away: Untouched>Untouched Resident>Untouched Clean>Untouched Staged>Untouc
     Stored>Untouched Poisoned>Untouched
 moved_here: Untouched>Untouched
 adopted: Untouched>Resident
+sourced: Untouched>Stored
 unbacked: Clean>Resident
 ";
         assert_eq!(found, expected);

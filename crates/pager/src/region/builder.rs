@@ -1,4 +1,5 @@
 //! How a region comes to be: memory, pager, threads.
+use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -47,6 +48,7 @@ pub struct Builder {
     resident: Option<u64>,
     store: Option<Box<dyn Store>>,
     uri: String,
+    source: Option<(File, u64, u64)>,
     delivery: Delivery,
     policy: Kind,
 }
@@ -58,6 +60,7 @@ impl Default for Builder {
             resident: None,
             store: None,
             uri: "ram:".into(),
+            source: None,
             delivery: Delivery::Thread,
             policy: Kind::default(),
         }
@@ -90,6 +93,32 @@ impl Builder {
         self
     }
 
+    /// What the memory holds at first: `length` bytes of `file` from `offset` on, and zeros after
+    /// them. Pages are read from the file when they are touched, and again after they were evicted,
+    /// until they are written; then they go to the store, and the file stays as it is. So it must
+    /// not change meanwhile: a page that it has no more is lost. Sets the region's length too, if
+    /// that is less.
+    ///
+    /// ```
+    /// use pagetide::Region;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let file = std::fs::File::open("/proc/self/exe")?;
+    /// let length = file.metadata()?.len();
+    /// let builder = Region::builder().source(file, 0, length).resident(64 << 10);
+    /// let Ok(region) = builder.build() else { return Ok(()) }; // no right to open a userfaultfd
+    /// assert_eq!(&region.as_slice()[..4], b"\x7fELF");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn source(mut self, file: File, offset: u64, length: u64) -> Builder {
+        self.length = self
+            .length
+            .max(usize::try_from(length).unwrap_or(usize::MAX));
+        self.source = Some((file, offset, length));
+        self
+    }
+
     /// How faults are delivered.
     pub fn delivery(mut self, delivery: Delivery) -> Builder {
         self.delivery = delivery;
@@ -109,6 +138,7 @@ impl Builder {
             resident,
             store,
             uri,
+            source,
             delivery,
             policy,
         } = self;
@@ -119,6 +149,10 @@ impl Builder {
             Some(store) => store,
             None => pagetide_store::open(&uri)?,
         };
+        let source = source.map(|(file, offset, length)| {
+            pagetide_store::source(file, offset, length).map(|source| (source, length))
+        });
+        let source = source.transpose()?;
         if delivery == Delivery::Signal && store.capabilities().get_allocates {
             return Err(RegionError::Delivery(store.capabilities().scheme));
         }
@@ -131,14 +165,14 @@ impl Builder {
             StartError::System(_, Errno::NOMEM) => RegionError::Length(length),
             error => error.into(),
         })?;
-        let ledger_memory = Mapping::new(Ledger::SIZE).map_err(|_| RegionError::Length(length))?;
-        // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics); it is leaked
-        // below, so it lives for good.
-        let ledger: &'static Ledger = unsafe { &*ledger_memory.leak().cast::<Ledger>() };
-        ledger.pid.store(std::process::id(), Ordering::Relaxed);
+        let ledger = new_ledger().map_err(|_| RegionError::Length(length))?;
         let pages = PageRange::covering(0, resident.unwrap_or(length as u64) as usize).pages();
-        let pager =
-            Arc::new(Pager::new(ownership, pages, handles, store, ledger)?.with_policy(policy));
+        let mut pager = Pager::new(ownership, pages, handles, store, ledger)?.with_policy(policy);
+        if let Some((source, length)) = source {
+            let sourced = PageRange::covering(memory.as_ptr() as usize, length as usize);
+            pager = pager.with_source(source, sourced);
+        }
+        let pager = Arc::new(pager);
         let pool = Arc::new(HandlerPool::new(Arc::clone(&pager))?);
         let signals = match delivery {
             Delivery::Thread => None,
@@ -166,6 +200,15 @@ impl Builder {
             .map_err(|errno| StartError::System("register memory", errno))?;
         Ok(region)
     }
+}
+
+/// A ledger of this process, which lives for good.
+fn new_ledger() -> Result<&'static Ledger, Errno> {
+    let memory = Mapping::new(Ledger::SIZE)?;
+    // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics), and it is leaked.
+    let ledger: &'static Ledger = unsafe { &*memory.leak().cast::<Ledger>() };
+    ledger.pid.store(std::process::id(), Ordering::Relaxed);
+    Ok(ledger)
 }
 
 /// Starts the fault thread and the evictor; on return the first serves.

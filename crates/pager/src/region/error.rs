@@ -57,6 +57,9 @@ pub enum RegionError {
          delivery, or let a TLS proxy on this machine encrypt"
     )]
     Delivery(&'static str),
+    /// A tracker or a snapshotter would miss what is given up.
+    #[error("the region is tracked or snapshotted: drop the tracker or the snapshotter first")]
+    Observed,
     /// A page could not be made resident: its bytes are lost.
     #[error("a page could not be loaded: {0}")]
     Load(Errno),

@@ -507,3 +507,171 @@ fn an_explicit_prefetch_brings_a_range_without_a_fault() {
     assert_eq!(region.stats().faults, faults, "a page that was brought in had a fault");
     check_law(&region);
 }
+
+/// A file of `pages` pages and `more` bytes, and what is in it. Every fourth page is zeros.
+fn source_file(pages: usize, more: usize) -> (std::fs::File, Vec<u8>) {
+    let bytes: Vec<u8> = (0..pages * PAGE + more)
+        .map(|index| match index / PAGE % 4 {
+            0 => 0,
+            _ => word(1, index as u64 / 8) as u8,
+        })
+        .collect();
+    let path = std::env::temp_dir().join(format!(
+        "pagetide-source-{}-{DELIVERY:?}-{pages}-{more}",
+        std::process::id()
+    ));
+    std::fs::write(&path, &bytes).unwrap();
+    let file = std::fs::File::open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    (file, bytes)
+}
+
+#[test]
+fn a_source_is_read_on_demand_and_again_and_never_written() {
+    if !can_page() {
+        return;
+    }
+    const PAGES: usize = 2048;
+    let (file, bytes) = source_file(PAGES, 100);
+    let builder = builder().source(file.try_clone().unwrap(), 0, bytes.len() as u64);
+    let region = builder.resident((64 * PAGE) as u64).build().unwrap();
+    assert_eq!(region.len(), (PAGES + 1) * PAGE);
+    assert_eq!(region.stats().fetched_pages, 0, "nothing is read beforehand");
+    assert_eq!(region.as_slice()[1500 * PAGE + 5], bytes[1500 * PAGE + 5]);
+    let stats = region.stats();
+    assert!(stats.fetched_pages < 128, "{stats:?}");
+    for _ in 0..2 {
+        assert!(region.as_slice()[..bytes.len()] == bytes[..]);
+        assert!(region.as_slice()[bytes.len()..].iter().all(|byte| *byte == 0));
+    }
+    let stats = region.stats();
+    assert_eq!((stats.writebacks, stats.store_pages), (0, 0), "{stats:?}");
+    assert!(stats.clean_drops > 2 * PAGES as u64 - 200, "{stats:?}");
+    assert!(stats.resident_bytes_max <= (64 * PAGE) as u64, "{stats:?}");
+    check_law(&region);
+    let mut now = Vec::new();
+    std::io::Read::read_to_end(&mut &file, &mut now).unwrap();
+    assert!(now == bytes, "the file is as it was");
+}
+
+#[test]
+fn what_is_written_over_a_source_stays_written_zeros_too() {
+    if !can_page() {
+        return;
+    }
+    const PAGES: usize = 1500;
+    let (file, mut expected) = source_file(PAGES, 0);
+    // Longer than the source: zeros follow.
+    let builder = builder().length((PAGES + 700) * PAGE).source(file, 0, (PAGES * PAGE) as u64);
+    let mut region = builder.resident((32 * PAGE) as u64).build().unwrap();
+    expected.resize((PAGES + 700) * PAGE, 0);
+    for round in 0..4000u64 {
+        let page = (word(3, round) % (PAGES as u64 + 700)) as usize;
+        let bytes = page * PAGE..(page + 1) * PAGE;
+        match round % 3 {
+            0 => assert!(region.as_slice()[bytes.clone()] == expected[bytes]),
+            1 => {
+                region.as_mut_slice()[bytes.clone()].fill(0);
+                expected[bytes].fill(0);
+            }
+            _ => {
+                region.as_mut_slice()[bytes.start + 9] = round as u8;
+                expected[bytes.start + 9] = round as u8;
+            }
+        }
+    }
+    assert!(region.as_slice() == expected);
+    region.evict(0..region.len()).unwrap();
+    assert!(region.as_slice() == expected);
+    check_law(&region);
+}
+
+#[test]
+fn a_source_that_has_too_little_is_an_error() {
+    let (file, bytes) = source_file(3, 0);
+    let refused = builder().source(file, 0, bytes.len() as u64 + 1).build();
+    let message = refused.err().expect("it has not so much").to_string();
+    assert!(message.contains("has 12288 bytes, and 12289"), "{message}");
+}
+
+#[test]
+fn what_is_discarded_is_zeros_and_its_room_is_given_back() {
+    if !can_page() {
+        return;
+    }
+    const PAGES: usize = 1024;
+    let builder = builder().length(PAGES * PAGE).resident((256 * PAGE) as u64);
+    let mut region = builder.build().unwrap();
+    let fill = |region: &mut Region| {
+        for (index, bytes) in region.as_mut_slice().chunks_exact_mut(8).enumerate() {
+            bytes.copy_from_slice(&word(9, index as u64).to_le_bytes());
+        }
+    };
+    fill(&mut region);
+    let pinned = region.pin(10 * PAGE..11 * PAGE).unwrap();
+    // Pages in every state: some are on their way out, some in the store.
+    region.discard(5 * PAGE - 1..1000 * PAGE + 1).unwrap();
+    let is_zeros = |page: usize| region.as_slice()[page * PAGE..][..PAGE] == [0; PAGE];
+    for page in 0..PAGES {
+        assert_eq!(is_zeros(page), (5..1000).contains(&page) && page != 10, "page {page}");
+    }
+    drop(pinned);
+    check_law(&region);
+    region.discard(0..PAGES * PAGE).unwrap();
+    region.evict(0..PAGES * PAGE).unwrap();
+    let stats = region.stats();
+    assert_eq!((stats.resident_bytes, stats.store_pages), (0, 0), "{stats:?}");
+    fill(&mut region);
+    let right = |(index, bytes): (usize, &[u8])| bytes == word(9, index as u64).to_le_bytes();
+    assert!(region.as_slice().chunks_exact(8).enumerate().all(right));
+    check_law(&region);
+}
+
+#[test]
+fn what_is_discarded_of_a_source_is_as_the_file_has_it() {
+    if !can_page() {
+        return;
+    }
+    let (file, bytes) = source_file(64, 0);
+    let mut region = builder().source(file, 0, bytes.len() as u64).build().unwrap();
+    region.as_mut_slice().fill(7);
+    region.discard(0..32 * PAGE).unwrap();
+    assert!(region.as_slice()[..32 * PAGE] == bytes[..32 * PAGE]);
+    assert!(region.as_slice()[32 * PAGE..].iter().all(|byte| *byte == 7));
+    check_law(&region);
+}
+
+#[test]
+fn discarding_beside_threads_that_write_elsewhere_loses_nothing() {
+    if !can_page() {
+        return;
+    }
+    const PAGES: usize = 512;
+    let builder = builder().length(PAGES * PAGE).resident((48 * PAGE) as u64);
+    let region = builder.build().unwrap();
+    let (start, step) = (region.as_ptr() as usize, 2 * PAGE);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..60u64 {
+                for page in 0..PAGES / 2 {
+                    let at = (start + page * step) as *mut u64;
+                    // SAFETY: even pages are this thread's alone.
+                    unsafe {
+                        let expected = if round == 0 { 0 } else { word(round - 1, page as u64) };
+                        assert_eq!(at.read(), expected, "page {page} of round {round}");
+                        at.write(word(round, page as u64));
+                    }
+                }
+            }
+        });
+        for round in 0..3000usize {
+            let page = 2 * (word(7, round as u64) as usize % (PAGES / 2)) + 1;
+            // SAFETY: odd pages are this thread's alone.
+            unsafe { ((start + page * PAGE) as *mut u64).write(1) };
+            region.discard(page * PAGE..(page + 1) * PAGE).unwrap();
+            // SAFETY: as above.
+            assert_eq!(unsafe { ((start + page * PAGE) as *const u64).read() }, 0);
+        }
+    });
+    check_law(&region);
+}

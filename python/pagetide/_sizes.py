@@ -1,0 +1,29 @@
+"""Sizes in bytes: numbers, or text such as "4G" and "1.5GiB"."""
+
+from __future__ import annotations
+
+from .errors import SizeError
+
+_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def size(value: int | str, what: str) -> int:
+    """The bytes that `value` says; `what` it is for is named in the error."""
+    if isinstance(value, str):
+        text = value.strip().lower().removesuffix("ib").removesuffix("b")
+        number, unit = (text[:-1], text[-1:]) if text[-1:] in "kmgt" else (text, "")
+        try:
+            bytes_ = float(number) * _UNITS[unit] if "." in number else int(number) * _UNITS[unit]
+        except (ValueError, KeyError):
+            raise SizeError(f"{what}={value!r}: expected bytes, such as 4294967296 or '4G'") from None
+    else:
+        try:
+            bytes_ = value.__index__()
+        except AttributeError:
+            raise SizeError(
+                f"{what}={value!r}: expected bytes, such as 4294967296 or '4G'"
+            ) from None
+    bytes_ = int(bytes_)
+    if not 0 < bytes_ < 1 << 62:
+        raise SizeError(f"{what}={value!r}: expected a positive number of bytes")
+    return bytes_

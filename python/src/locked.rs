@@ -1,0 +1,290 @@
+//! Memory that stays: `pagetide.lock`.
+#![allow(unsafe_code)]
+use std::ffi::c_int;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+use pagetide::lock::{self as locking, Access, InChild, LockError, Mode, SecretBuf, Sharing};
+use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+
+use crate::errors::{self, Value};
+use crate::memory::Exports;
+use crate::region::lock;
+
+fn os_error(error: &std::io::Error) -> PyErr {
+    let inner = error
+        .get_ref()
+        .and_then(|inner| inner.downcast_ref::<LockError>());
+    match inner {
+        Some(inner) => errors::lock(inner),
+        None => PyOSError::new_err((error.raw_os_error(), error.to_string())),
+    }
+}
+
+/// A file mapped and locked.
+#[pyclass(frozen, subclass, module = "pagetide")]
+pub struct LockedFile {
+    file: Mutex<Option<locking::LockedFile>>,
+    writable: bool,
+    exports: Exports,
+}
+
+impl LockedFile {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut locking::LockedFile) -> std::io::Result<T> + Send,
+    ) -> PyResult<T> {
+        let done = py.detach(|| lock(&self.file).as_mut().map(call));
+        match done {
+            None => Err(errors::error("ClosedError", "the file is closed", &[])),
+            Some(done) => done.map_err(|error| os_error(&error)),
+        }
+    }
+}
+
+#[pymethods]
+impl LockedFile {
+    #[new]
+    #[pyo3(signature = (path, mode, access, writable, part))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        mode: &str,
+        access: &str,
+        writable: bool,
+        part: Option<(u64, u64)>,
+    ) -> PyResult<LockedFile> {
+        let mode = match mode {
+            "on-fault" => Mode::OnFault,
+            "full" => Mode::Full,
+            _ => return Err(PyValueError::new_err("mode is 'on-fault' or 'full'")),
+        };
+        let access = match access {
+            "adaptive" => Access::Adaptive,
+            "random" => Access::Random,
+            "exact" => Access::Exact,
+            "sequential" => Access::Sequential,
+            "normal" => Access::Normal,
+            _ => {
+                let message = "access is 'adaptive', 'random', 'exact', 'sequential' or 'normal'";
+                return Err(PyValueError::new_err(message));
+            }
+        };
+        let mut builder = locking::LockedFile::builder().mode(mode).access(access);
+        if writable {
+            builder = builder.sharing(Sharing::Private);
+        }
+        if let Some((offset, length)) = part {
+            builder = builder.range(offset, length);
+        }
+        let file = py.detach(|| builder.open(&path)).map_err(|error| {
+            match error
+                .cause
+                .get_ref()
+                .and_then(|c| c.downcast_ref::<LockError>())
+            {
+                Some(inner) => errors::lock(inner),
+                None => PyOSError::new_err((
+                    error.cause.raw_os_error(),
+                    error.cause.to_string(),
+                    path.clone(),
+                )),
+            }
+        })?;
+        Ok(LockedFile {
+            file: Mutex::new(Some(file)),
+            writable,
+            exports: Exports::default(),
+        })
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        self.with(py, |file| Ok(file.len()))
+    }
+
+    /// Whether `close` was called.
+    #[getter]
+    fn closed(&self) -> bool {
+        lock(&self.file).is_none()
+    }
+
+    /// Queues reads of `parts`, pairs of bytes, without waiting.
+    fn prefetch(&self, py: Python<'_>, parts: Vec<(usize, usize)>) -> PyResult<()> {
+        let parts: Vec<Range<usize>> = parts.into_iter().map(|(a, b)| a..b).collect();
+        self.with(py, |file| file.prefetch(&parts))
+    }
+
+    /// Reads and locks `parts`, pairs of bytes, and waits.
+    fn load(&self, py: Python<'_>, parts: Vec<(usize, usize)>) -> PyResult<()> {
+        let parts: Vec<Range<usize>> = parts.into_iter().map(|(a, b)| a..b).collect();
+        self.with(py, |file| file.load(&parts))
+    }
+
+    /// Reads and locks all of it, and calls `progress` with the bytes done, if it is given.
+    #[pyo3(signature = (progress=None))]
+    fn fill(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<()> {
+        let mut failed = None;
+        let tell = |bytes: u64| {
+            if let (Some(progress), true) = (&progress, failed.is_none()) {
+                failed = Python::attach(|py| progress.call1(py, (bytes,))).err();
+            }
+        };
+        self.with(py, |file| file.fill(tell))?;
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Unmaps it.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let mut file = lock(&self.file);
+        if self.exports.count() > 0 {
+            let buffers = self.exports.count() as u64;
+            let message = format!("the file is in use by {buffers} buffers: let go of them first");
+            let attributes = [("buffers", Value::Number(buffers))];
+            return Err(errors::error("InUseError", &message, &attributes));
+        }
+        let last = file.take();
+        drop(file);
+        py.detach(|| drop(last));
+        Ok(())
+    }
+
+    unsafe fn __getbuffer__(
+        slf: &Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let file = lock(&this.file);
+        let Some(mapped) = &*file else {
+            return Err(errors::error("ClosedError", "the file is closed", &[]));
+        };
+        let start = match mapped.is_empty() {
+            true => std::ptr::dangling_mut(),
+            false => mapped.as_ptr().cast_mut(),
+        };
+        // SAFETY: the interpreter's view; `close` does nothing while there are exports, and it is
+        // writable if it was mapped so.
+        unsafe {
+            let bytes = (start, mapped.len());
+            (this.exports).fill(slf.as_any(), view, flags, bytes, !this.writable)
+        }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.exports.release();
+    }
+}
+
+fn secret(error_: locking::SecretError) -> PyErr {
+    match &error_ {
+        locking::SecretError::Lock(inner) => errors::lock(inner),
+        locking::SecretError::TooLarge { asked, max } => {
+            let attributes = [
+                ("asked_bytes", Value::Number(*asked as u64)),
+                ("max_bytes", Value::Number(*max as u64)),
+            ];
+            errors::error("SecretSizeError", &error_.to_string(), &attributes)
+        }
+        locking::SecretError::NotInherited => errors::error("ForkError", &error_.to_string(), &[]),
+        _ => errors::error("LockError", &error_.to_string(), &[]),
+    }
+}
+
+/// Bytes that never leave memory.
+#[pyclass(frozen, subclass, module = "pagetide")]
+pub struct SecretBytes {
+    secret: Mutex<SecretBuf>,
+    exports: Exports,
+}
+
+impl SecretBytes {
+    /// For what may move or wipe the bytes.
+    fn change(
+        &self,
+        call: impl FnOnce(&mut SecretBuf) -> Result<(), locking::SecretError>,
+    ) -> PyResult<()> {
+        let mut secret_ = lock(&self.secret);
+        if self.exports.count() > 0 {
+            let message = "the secret is in use by buffers: let go of them first";
+            return Err(PyBufferError::new_err(message));
+        }
+        call(&mut secret_).map_err(secret)
+    }
+}
+
+#[pymethods]
+impl SecretBytes {
+    #[new]
+    fn new(max: usize, memfd_secret: bool, absent_in_child: bool) -> PyResult<SecretBytes> {
+        let in_child = match absent_in_child {
+            true => InChild::Absent,
+            false => InChild::Wiped,
+        };
+        let builder = SecretBuf::builder(max).memfd_secret(memfd_secret);
+        let buffer = builder.in_child(in_child).build().map_err(secret)?;
+        Ok(SecretBytes {
+            secret: Mutex::new(buffer),
+            exports: Exports::default(),
+        })
+    }
+
+    fn __len__(&self) -> usize {
+        lock(&self.secret).len()
+    }
+
+    /// The most bytes it can have.
+    #[getter]
+    fn max(&self) -> usize {
+        lock(&self.secret).max()
+    }
+
+    /// Makes it `length` bytes long; new ones are zeros, and what goes is wiped.
+    fn resize(&self, length: usize) -> PyResult<()> {
+        self.change(|secret| secret.resize(length))
+    }
+
+    /// Wipes it; it has no bytes then.
+    fn clear(&self) -> PyResult<()> {
+        self.change(SecretBuf::clear)
+    }
+
+    /// Whether nothing was written beside it.
+    #[getter]
+    fn intact(&self) -> bool {
+        lock(&self.secret).is_intact()
+    }
+
+    /// Appends `data`. What it was is not wiped: that is its owner's.
+    fn _extend(&self, data: &[u8]) -> PyResult<()> {
+        self.change(|secret| secret.extend_from_slice(data))
+    }
+
+    /// Whether it has the same bytes as `other`, in a time that depends on the length alone.
+    fn _equals(&self, other: &[u8]) -> bool {
+        *lock(&self.secret) == *other
+    }
+
+    unsafe fn __getbuffer__(
+        slf: &Bound<'_, Self>,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+    ) -> PyResult<()> {
+        let this = slf.get();
+        let mut secret = lock(&this.secret);
+        let length = secret.len();
+        let start = match length {
+            0 => std::ptr::dangling_mut(),
+            _ => secret.as_mut_slice().as_mut_ptr(),
+        };
+        // SAFETY: the interpreter's view; nothing changes the size while there are exports.
+        unsafe { (this.exports).fill(slf.as_any(), view, flags, (start, length), false) }
+    }
+
+    unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
+        self.exports.release();
+    }
+}
