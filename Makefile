@@ -34,10 +34,10 @@ install:
 	install -D -m 755 $(RELEASE)/pagetide-bench $(DESTDIR)$(PREFIX)/bin/pagetide-bench
 	install -D -m 755 $(RELEASE)/libpagetide_preload.so $(DESTDIR)$(PREFIX)/lib/pagetide/libpagetide_preload.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
-	$(RELEASE)/pagetide man > $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1
+	$(RELEASE)/pagetide man $(DESTDIR)$(PREFIX)/share/man/man1
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide-bench $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1
+	rm -f $(DESTDIR)$(PREFIX)/bin/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide-bench $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1 $(DESTDIR)$(PREFIX)/share/man/man1/pagetide-*.1
 	rm -rf $(DESTDIR)$(PREFIX)/lib/pagetide
 	rm -f $(DESTDIR)$(PREFIX)/lib/libpagetide.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/pagetide.pc $(DESTDIR)$(PREFIX)/include/pagetide.h
 

@@ -12,9 +12,12 @@ use crate::commands::store::StoreCommand;
 use crate::exit::{self, Exit};
 use crate::size::Size;
 
+/// The version, the commit it was built from where that is known, and what is built in.
+const VERSION: &str = env!("PAGETIDE_VERSION");
+
 /// Run unmodified programs in a fixed amount of memory.
 #[derive(Debug, Parser)]
-#[command(name = "pagetide", version, max_term_width = 100, after_help = Exit::table())]
+#[command(name = "pagetide", version = VERSION, max_term_width = 100, after_help = Exit::table())]
 #[command(disable_help_subcommand = true)]
 pub struct Arguments {
     /// What to do.
@@ -116,9 +119,12 @@ pub enum Command {
         /// The shell to complete in
         shell: Shell,
     },
-    /// Print the man page
+    /// Print the man page, or write one for each command
     #[command(hide = true)]
-    Man,
+    Man {
+        /// Where pagetide.1, pagetide-run.1 and so on go
+        directory: Option<PathBuf>,
+    },
 }
 
 /// Reads a process ID.

@@ -70,7 +70,7 @@ pub fn main() -> u8 {
         Command::Locks { pid, json } => commands::locks::locks(pid, json),
         Command::Bench { arguments } => commands::bench::bench(&arguments),
         Command::Completions { shell } => commands::pages::completions(shell),
-        Command::Man => commands::pages::man(),
+        Command::Man { directory } => commands::pages::man(directory.as_deref()),
     };
     result.unwrap_or_else(|failure: Failure| {
         // A closed stderr leaves nobody to tell.

@@ -346,3 +346,27 @@ fn an_interrupted_demonstration_ends_its_program() {
         );
     });
 }
+
+#[test]
+fn the_version_and_the_man_pages_are_there() {
+    let version = said(&["-V"]).expect_code(0).stdout_text();
+    let start = format!("pagetide {} (", env!("CARGO_PKG_VERSION"));
+    assert!(
+        version.starts_with(&start) && version.contains("features: "),
+        "{version}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    said(&["man", directory.path().to_str().unwrap()]).expect_code(0);
+    for page in [
+        "pagetide.1",
+        "pagetide-run.1",
+        "pagetide-limit.1",
+        "pagetide-metrics.1",
+    ] {
+        let text = std::fs::read_to_string(directory.path().join(page)).expect(page);
+        assert!(text.contains(".TH"), "{page}");
+    }
+    said(&["man", "/no/such/directory"])
+        .expect_code(1)
+        .expect_told("/no/such/directory");
+}

@@ -352,6 +352,31 @@ fn diff_reads_a_copy_and_finds_it_damaged() {
 }
 
 #[test]
+fn verify_says_it_in_json_too() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let [_, _, damaged] = chain(place);
+    damage(&damaged);
+    let output = pagetide_in(place, &["verify", "--json", "base", "two", "missing"]);
+    assert_eq!(output.status.code(), Some(5));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let whole: Vec<_> = (0..3)
+        .map(|index| found[index]["whole"].as_bool())
+        .collect();
+    assert_eq!(whole, [Some(true), Some(false), Some(false)], "{found}");
+    let length = std::fs::metadata(place.join("base")).unwrap().len();
+    assert_eq!(found[0]["bytes"].as_u64(), Some(length));
+    assert!(
+        found[1]["error"].as_str().unwrap().contains("damaged"),
+        "{found}"
+    );
+    assert!(
+        found[2]["error"].as_str().unwrap().contains("missing"),
+        "{found}"
+    );
+}
+
+#[test]
 fn verify_exits_with_the_highest_code_in_any_order() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();

@@ -1,14 +1,29 @@
 //! `pagetide man` and `pagetide completions`: rendered from the declaration of the command line.
+use std::path::Path;
+
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
 use crate::args::Arguments;
 use crate::exit::{Exit, Failure};
 
-/// Prints the man page: the command and each of its subcommands in full.
-pub fn man() -> Result<u8, Failure> {
-    super::print(&man_page()?)?;
+/// Prints the man page: the command and each of its subcommands in full. With a directory, writes
+/// it there, and a page of its own for each subcommand.
+pub fn man(directory: Option<&Path>) -> Result<u8, Failure> {
+    match directory {
+        None => super::print(&man_page()?)?,
+        Some(directory) => write_pages(directory).map_err(|error| {
+            let text = format!("{}: {error}", directory.display());
+            Failure::new(Exit::Failed, text)
+        })?,
+    }
     Ok(Exit::Ok.code())
+}
+
+fn write_pages(directory: &Path) -> std::io::Result<()> {
+    let page = man_page().map_err(|failure| std::io::Error::other(failure.message))?;
+    clap_mangen::generate_to(Arguments::command(), directory)?;
+    std::fs::write(directory.join("pagetide.1"), page)
 }
 
 fn man_page() -> Result<String, Failure> {

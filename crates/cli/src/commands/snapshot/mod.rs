@@ -32,6 +32,9 @@ pub enum SnapshotCommand {
         /// Snapshot files
         #[arg(required = true)]
         files: Vec<PathBuf>,
+        /// Print a JSON array, an object a file
+        #[arg(long)]
+        json: bool,
     },
     /// List the pages in which two snapshots differ; exits with 1 if any do
     #[command(after_help = crate::exit::OF_SNAPSHOTS)]
@@ -61,7 +64,7 @@ pub enum SnapshotCommand {
 pub fn snapshot(command: &SnapshotCommand) -> Result<u8, Failure> {
     match command {
         SnapshotCommand::Inspect { files, json } => inspect::inspect(files, *json),
-        SnapshotCommand::Verify { files } => verify::verify(files),
+        SnapshotCommand::Verify { files, json } => verify::verify(files, *json),
         SnapshotCommand::Diff { old, new, json } => diff::diff(old, new, *json),
         SnapshotCommand::Merge { files, output } => merge::merge(files, output),
     }

@@ -10,16 +10,54 @@ use super::shared::{failure, lack, open, print, progress, tell};
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
 
+/// What was found of one file, as JSON.
+#[derive(serde::Serialize)]
+struct Found {
+    file: PathBuf,
+    /// Every byte of it is as it was written.
+    whole: bool,
+    blocks: u32,
+    bytes: u64,
+    /// Why it cannot be restored as it is, though whole: what its chain lacks.
+    lack: Option<String>,
+    /// What is wrong with it.
+    error: Option<String>,
+}
+
 /// Checks all files, whatever is wrong with some; the code is the highest.
-pub fn verify(files: &[PathBuf]) -> Result<u8, Failure> {
+pub fn verify(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
     let (mut chains, mut worst) = (Chains::default(), Exit::Ok.code());
+    let mut all = Vec::new();
     for path in files {
-        let said = verify_file(path)
-            .map_err(failure)
-            .and_then(|file| print(&whole(path, &file, &mut chains)));
-        if let Err(failure) = said {
-            worst = worst.max(tell(&failure));
+        let found = match verify_file(path) {
+            Ok(file) => Found {
+                file: path.clone(),
+                whole: true,
+                blocks: file.blocks(),
+                bytes: file.file_len(),
+                lack: chains.lack(path, &file),
+                error: None,
+            },
+            Err(error) => {
+                let failure = failure(error);
+                worst = worst.max(tell(&failure));
+                Found {
+                    file: path.clone(),
+                    whole: false,
+                    blocks: 0,
+                    bytes: 0,
+                    lack: None,
+                    error: Some(failure.message),
+                }
+            }
+        };
+        if !json && found.whole {
+            print(&found.text())?;
         }
+        all.push(found);
+    }
+    if json {
+        crate::commands::print_json(&all)?;
     }
     Ok(worst)
 }
@@ -36,18 +74,20 @@ fn verify_file(path: &Path) -> Result<SnapshotFile, FileError> {
     Ok(file)
 }
 
-/// What to say of a file that is whole.
-fn whole(path: &Path, file: &SnapshotFile, chains: &mut Chains) -> String {
-    let mut text = format!(
-        "{}: whole, {} blocks, {}\n",
-        path.display(),
-        file.blocks(),
-        Bytes(file.file_len())
-    );
-    if let Some(lack) = chains.lack(path, file) {
-        text += &format!("  cannot be restored as it is: {lack}\n");
+impl Found {
+    /// What to say of a file that is whole.
+    fn text(&self) -> String {
+        let mut text = format!(
+            "{}: whole, {} blocks, {}\n",
+            self.file.display(),
+            self.blocks,
+            Bytes(self.bytes)
+        );
+        if let Some(lack) = &self.lack {
+            text += &format!("  cannot be restored as it is: {lack}\n");
+        }
+        text
     }
-    text
 }
 
 /// Looks for the parents of files, for each once.
