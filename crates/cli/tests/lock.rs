@@ -117,7 +117,7 @@ fn pages_that_others_touch_are_kept() {
         let (locked, cached) = (locks(pid, "locked_bytes"), data.cached());
         assert!(
             Instant::now() < deadline,
-            "{locked} bytes are locked and {cached} pages in the cache, not two"
+            "{locked} bytes are locked and {cached} in the cache, not 8192"
         );
         std::thread::sleep(Duration::from_millis(50));
     }

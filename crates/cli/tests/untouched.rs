@@ -355,7 +355,8 @@ fn a_daemon_is_named_at_the_end() {
     where_forking("a_daemon_is_named_at_the_end", || {
         let file = scratch().join(format!("daemon-{}.json", std::process::id()));
         let stats = file.to_str().expect("the path is UTF-8");
-        let daemon = "sleep 100 >/dev/null 2>&1 & echo $!";
+        // By then it is what it is to be.
+        let daemon = "sleep 100 >/dev/null 2>&1 & echo $!; sleep 1";
         let options = ["--resident", "4M", "--stats", stats];
         let outcome = run(governed(&options, "sh").args(["-c", daemon]), LIMIT);
         outcome.expect_code(0);
