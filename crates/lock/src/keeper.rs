@@ -15,6 +15,9 @@ use super::file::LockedFile;
 use super::flags::Access;
 use super::residency::{for_each_run, not_told, windows};
 
+/// Between two looks at a file of which nothing is known to have changed.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// A file whose pages are locked soon after they enter the page cache, whoever brought them in.
 ///
 /// The kernel locks a page on fault for the process that faults. So that another process's touch
@@ -46,7 +49,8 @@ pub struct Keeper {
     ahead: Option<Adaptive>,
     /// For [`Access::Sequential`]: chunks read whole, and the one after.
     follow: bool,
-    /// Looking page by page without a count is not for every step.
+    /// Looking page by page is not for every step, where the kernel does not count or what it
+    /// counts cannot all be taken.
     next_look: Instant,
 }
 
@@ -96,7 +100,7 @@ impl Keeper {
     }
 
     /// Locks what has come into the page cache since the last step. Cheap when nothing has (Linux
-    /// 6.5; before, every page is asked for, at most once a second). Returns whether it looked.
+    /// 6.5; before, and while a page is being read, every page is asked for, once a second). Returns whether it looked.
     ///
     /// # Errors
     /// Where the file cannot be read any more.
@@ -104,17 +108,15 @@ impl Keeper {
         if self.file.is_empty() {
             return Ok(false);
         }
-        match self.look() {
-            seen @ Some(_) if self.seen == seen => return Ok(false),
-            seen @ Some(_) => self.seen = seen,
-            None => {
-                let now = Instant::now();
-                if now < self.next_look {
-                    return Ok(false);
-                }
-                self.next_look = now + Duration::from_secs(1);
-            }
+        let (seen, now) = (self.look(), Instant::now());
+        let is_news = seen.is_some() && self.seen != seen;
+        // A page that is being read is counted as cached, and cannot be taken yet.
+        let has_all = seen.is_some_and(|seen| seen.cached <= self.locked_pages);
+        if !is_news && (has_all || now < self.next_look) {
+            return Ok(false);
         }
+        self.next_look = now + LOOK_INTERVAL;
+        self.seen = seen;
         self.take_cached()?;
         Ok(true)
     }

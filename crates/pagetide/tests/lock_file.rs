@@ -444,6 +444,33 @@ fn a_keeper_locks_what_others_touch() {
     });
 }
 
+/// While a page is being read the kernel counts it as cached, and there is nothing to be taken yet.
+#[test]
+fn a_keeper_locks_a_page_that_it_saw_while_it_was_read() {
+    let scratch = Scratch::new("being-read", 512);
+    in_child(|| {
+        if !scratch.cold() {
+            return;
+        }
+        let file = LockedFile::builder().access(Access::Random).open(&scratch);
+        let mut keeper = Keeper::new(file.unwrap(), Access::Random).unwrap();
+        let other = File::open(&scratch).unwrap();
+        rustix::fs::fadvise(&other, 0, None, rustix::fs::Advice::Random).unwrap();
+        for page in 0..3 {
+            let deadline = Instant::now() + up_to(20);
+            std::thread::scope(|scope| {
+                scope.spawn(|| rustix::io::pread(&other, &mut [0u8; 1], page * 100 * 4096));
+                // Again and again, so that it looks while the page is being read.
+                while keeper.locked_bytes() == page * 4096 {
+                    keeper.step().unwrap();
+                    assert!(Instant::now() < deadline, "page {page} is not locked");
+                }
+            });
+        }
+        assert_eq!(keeper.locked_bytes(), 3 * 4096);
+    });
+}
+
 #[test]
 fn of_a_file_that_is_not_the_users_nothing_is_asked_and_nothing_read() {
     let scratch = Scratch::new("foreign", 512);
