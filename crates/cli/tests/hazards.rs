@@ -176,7 +176,7 @@ macro_rules! all_hazards {
             remap_races reservation rlimit_as
             rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc
             sigalrm_storm sigkill_child sigprof_itimer sigsegv_genuine sigwait_signalfd spawn_family
-            static_arrays stop_continue sync_in_paged_memory threads_come_and_go thread_stacks
+            split_while_emptied static_arrays stop_continue sync_in_paged_memory threads_come_and_go thread_stacks
             two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
         }
     };
@@ -282,8 +282,8 @@ under_mask! {
     brk_grow_shrink fork_deep fork_discard fork_malloc_threads fork_verify fork_while_unmapping
     fork_while_writing give_up_without_pause madvise_dontneed madvise_free_rewritten malloc_patterns
     many_mappings map_fixed_over_part memory_calls_at_random mlock_part mprotect_readonly
-    mremap_beside_mmap mremap_move mremap_pieces mremap_unmap_grow setuid_drop threads_come_and_go
-    two_threads_one_page
+    mremap_beside_mmap mremap_move mremap_pieces mremap_unmap_grow setuid_drop split_while_emptied
+    threads_come_and_go two_threads_one_page
 }
 
 under_mask! {
@@ -313,14 +313,14 @@ under_mask! {
     /// last.
     without_event_count "event-count,move":
     fork_verify give_up_without_pause given_up_while_emptied madvise_dontneed madvise_free_rewritten
-    malloc_patterns memory_calls_at_random remap_races threads_come_and_go
+    malloc_patterns memory_calls_at_random remap_races split_while_emptied threads_come_and_go
 }
 
 under_mask! {
     /// Before 5.19 COPY does not protect pages of read-only memory, which may be made writable.
     without_wp_shmem "wp-shmem,move":
     fork_verify given_up_while_emptied madvise_dontneed memory_calls_at_random mprotect_none
-    mprotect_readonly
+    mprotect_readonly split_while_emptied
 }
 
 macro_rules! with_file {

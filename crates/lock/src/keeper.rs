@@ -100,7 +100,8 @@ impl Keeper {
     }
 
     /// Locks what has come into the page cache since the last step. Cheap when nothing has (Linux
-    /// 6.5; before, and while a page is being read, every page is asked for, once a second). Returns whether it looked.
+    /// 6.5; before, and while a page is being read, every page is asked for, once a second).
+    /// Returns whether it looked.
     ///
     /// # Errors
     /// Where the file cannot be read any more.

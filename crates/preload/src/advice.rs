@@ -107,7 +107,7 @@ pub unsafe extern "C" fn madvise(address: *mut libc::c_void, len: usize, advice:
         _ => advice,
     };
     let giving_up = agent().filter(|_| gives_up(advice));
-    let call = giving_up.and_then(|agent| {
+    let call = giving_up.map(|agent| {
         agent.pager.space.throttle.pass();
         agent.pager.space.mapping_lock.enter_giving_up()
     });

@@ -9,6 +9,7 @@ use pagetide_kernel::{PageNumber, PageRange};
 use rustix::io::Errno;
 
 use super::event_log::{EventLog, Heard, Memory, Settled};
+use super::own_drops::Whose;
 use super::throttle::KeptSince;
 use crate::fault::handler::Fault;
 use crate::gate::GateGuard;
@@ -65,7 +66,7 @@ impl<'p> Messages<'p> {
         let pager = self.pager;
         if pager.ownership != Ownership::Program {
             // There are no events to be acted on.
-            return self.reader.read(self.log.events(), |_| false);
+            return self.reader.read(self.log.events(), |_| Whose::Others);
         }
         // Looking for the next fault over and over must not keep the gate from the evictor. Where
         // there was one, the next mostly is there.
@@ -73,8 +74,8 @@ impl<'p> Messages<'p> {
             return false;
         }
         let gate = pager.gate.lock();
-        let own = |range| pager.space.own_drops.lock().has(range);
-        if !self.reader.read(self.log.events(), own) {
+        let whose = |range| pager.space.own_drops.lock().whose(range);
+        if !self.reader.read(self.log.events(), whose) {
             drop(gate);
             if self.reader.awaits.is_some() {
                 std::thread::yield_now();
@@ -126,9 +127,9 @@ impl<'p> Messages<'p> {
 impl Reader<'_> {
     /// Puts the events read in `events` and the faults in `faults`. Whether there were any. With
     /// the gate held, or while the evictor begins nothing. While it empties pages in place, one at
-    /// a time, and none after its own (`is_own`) before its call has ended; see
+    /// a time, and none after its own (of `whose`) before its call has ended; see
     /// [`super::own_drops`].
-    fn read(&mut self, events: &mut VecDeque<Event>, is_own: impl Fn(PageRange) -> bool) -> bool {
+    fn read(&mut self, events: &mut VecDeque<Event>, whose: impl Fn(PageRange) -> Whose) -> bool {
         let call = self.pager.space.own_drops.call();
         if let Some((awaited, until_ns)) = self.awaits {
             if call == Some(awaited) && now_ns() < until_ns {
@@ -160,12 +161,16 @@ impl Reader<'_> {
                     });
                 }
                 event => {
-                    if let (Some(call), Event::Remove(range)) = (call, &event)
-                        && is_own(*range)
-                    {
-                        self.awaits = Some((call, now + CALL_WAIT_NS));
+                    let whose = match event {
+                        Event::Remove(range) if call.is_some() => whose(range),
+                        _ => Whose::Others,
+                    };
+                    if whose != Whose::Others {
+                        self.awaits = call.map(|call| (call, now + CALL_WAIT_NS));
                     }
-                    events.push_back(event);
+                    if whose != Whose::EvictorsAgain {
+                        events.push_back(event);
+                    }
                 }
             }
         }
@@ -249,7 +254,7 @@ impl Memory for Managed<'_, '_> {
         // now.
         let pending = pager.has_event_pending();
         let mut own = pager.space.own_drops.lock();
-        let read = self.reader.read(events, |range| own.has(range));
+        let read = self.reader.read(events, |range| own.whose(range));
         for event in std::mem::take(events) {
             match event {
                 Event::Remove(range) => {

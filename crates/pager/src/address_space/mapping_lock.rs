@@ -11,6 +11,12 @@
 //! A lock, then, held over the system call until its events have been read. Nobody waits for ever:
 //! who has waited too long for another call takes the lock away, for its holder may have left by
 //! `longjmp`; the evictor leaves the page where it is.
+//!
+//! Calls that give memory up and leave it mapped go on beside each other and beside these. But of
+//! pages that are emptied while their mapping is being divided (`mprotect` of a part) the kernel
+//! tells again, and that looks like a call of the program's. So the evictor holds such calls off
+//! while it empties more than a page: then it knows whose the second telling is. Where it waits too
+//! long for them, it empties page by page: a page cannot be divided.
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -22,6 +28,10 @@ use rustix::thread::gettid;
 const CALL_WAITS_NS: u64 = 2_000_000_000;
 /// Longest wait of the evictor.
 const EVICTOR_WAITS_NS: u64 = 20_000_000;
+/// Longest wait of the evictor for calls that give memory up.
+const HOLDING_OFF_WAITS_NS: u64 = 1_000_000;
+/// Who is held off looks again after so long.
+const HELD_OFF: Duration = Duration::from_millis(20);
 
 /// See the module's text.
 #[derive(Debug)]
@@ -31,6 +41,10 @@ pub struct MappingLock {
     /// The thread inside, 0 for none.
     inside: AtomicU32,
     waiting: AtomicU32,
+    /// Calls under way that give memory up.
+    giving_up: AtomicU32,
+    /// 1 while the evictor lets none begin.
+    held_off: AtomicU32,
 }
 
 /// Nobody else is inside, until this is dropped.
@@ -41,6 +55,22 @@ pub struct MappingGuard<'e> {
     thread: u32,
 }
 
+/// Memory is being given up, until this is dropped.
+#[derive(Debug)]
+pub enum GivingUpGuard<'e> {
+    /// Nobody else is inside.
+    Alone(MappingGuard<'e>),
+    /// Others may be.
+    Counted(&'e MappingLock),
+}
+
+/// The evictor is inside, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct EvictorGuard<'e> {
+    inside: MappingGuard<'e>,
+    holds_off: bool,
+}
+
 impl MappingLock {
     /// Where the kernel does not know how many events are under way (before 5.15), calls that only
     /// raise one are to be alone as well.
@@ -49,12 +79,26 @@ impl MappingLock {
             of_events: !counts_events,
             inside: AtomicU32::new(0),
             waiting: AtomicU32::new(0),
+            giving_up: AtomicU32::new(0),
+            held_off: AtomicU32::new(0),
         }
     }
 
     /// Before a call of the program that gives memory up and leaves the mapping. Async-signal-safe.
-    pub fn enter_giving_up(&self) -> Option<MappingGuard<'_>> {
-        self.of_events.then(|| self.enter_call())
+    pub fn enter_giving_up(&self) -> GivingUpGuard<'_> {
+        if self.of_events {
+            return GivingUpGuard::Alone(self.enter_call());
+        }
+        loop {
+            // Said first, then asked: either this sees the evictor, or it sees this.
+            self.giving_up.fetch_add(1, SeqCst);
+            let guard = GivingUpGuard::Counted(self);
+            if self.held_off.load(SeqCst) == 0 {
+                return guard;
+            }
+            drop(guard);
+            futex_wait(&self.held_off, 1, Some(HELD_OFF));
+        }
     }
 
     /// Before a call of the program that unmaps or moves memory, or maps some over other, or forks.
@@ -67,9 +111,32 @@ impl MappingLock {
         })
     }
 
-    /// In the evictor, before it claims a page to empty it; `None` if that takes too long.
-    pub fn enter_evictor(&self) -> Option<MappingGuard<'_>> {
-        self.enter(gettid().as_raw_nonzero().get() as u32, EVICTOR_WAITS_NS)
+    /// In the evictor, before it claims pages to empty them; `None` if that takes too long. If they
+    /// are `several`, calls that give memory up are held off.
+    pub(crate) fn enter_evictor(&self, several: bool) -> Option<EvictorGuard<'_>> {
+        let thread = gettid().as_raw_nonzero().get() as u32;
+        let inside = self.enter(thread, EVICTOR_WAITS_NS)?;
+        let holds_off = several && (self.of_events || self.hold_off());
+        Some(EvictorGuard { inside, holds_off })
+    }
+
+    /// Whether no call that gives memory up is under way, and none begins.
+    fn hold_off(&self) -> bool {
+        self.held_off.store(1, SeqCst);
+        let until_ns = now_ns() + HOLDING_OFF_WAITS_NS;
+        while self.giving_up.load(SeqCst) != 0 {
+            if now_ns() > until_ns {
+                self.let_on();
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    fn let_on(&self) {
+        self.held_off.store(0, SeqCst);
+        futex_wake(&self.held_off, i32::MAX as u32);
     }
 
     fn enter(&self, thread: u32, wait_ns: u64) -> Option<MappingGuard<'_>> {
@@ -96,6 +163,33 @@ impl MappingLock {
     pub(crate) fn reset_after_fork(&self) {
         self.inside.store(0, SeqCst);
         self.waiting.store(0, SeqCst);
+        self.giving_up.store(0, SeqCst);
+        self.held_off.store(0, SeqCst);
+    }
+}
+
+impl EvictorGuard<'_> {
+    /// Whether no call of the program that gives memory up is under way.
+    pub(crate) fn holds_off(&self) -> bool {
+        self.holds_off
+    }
+}
+
+impl Drop for EvictorGuard<'_> {
+    fn drop(&mut self) {
+        if self.holds_off {
+            self.inside.lock.let_on();
+        }
+    }
+}
+
+impl Drop for GivingUpGuard<'_> {
+    fn drop(&mut self) {
+        if let GivingUpGuard::Counted(lock) = self {
+            // In a child that was forked within the call it was counted out already.
+            let one_less = |count: u32| count.checked_sub(1);
+            let _ = lock.giving_up.fetch_update(SeqCst, SeqCst, one_less);
+        }
     }
 }
 
@@ -144,14 +238,37 @@ mod tests {
         let lock = MappingLock::new(true);
         let other = std::thread::scope(|scope| scope.spawn(|| lock.enter_call()).join());
         let other = other.unwrap();
-        assert!(lock.enter_evictor().is_none(), "a call is under way");
+        assert!(lock.enter_evictor(false).is_none(), "a call is under way");
         let call = lock.enter_call();
         drop(other);
         std::thread::scope(|scope| {
-            let evictor = scope.spawn(|| lock.enter_evictor().is_none());
+            let evictor = scope.spawn(|| lock.enter_evictor(false).is_none());
             assert!(evictor.join().unwrap(), "the call is taken to be another's");
         });
         drop(call);
-        assert!(lock.enter_evictor().is_some());
+        assert!(lock.enter_evictor(false).is_some());
+    }
+
+    #[test]
+    fn calls_that_give_memory_up_are_beside_each_other_and_not_beside_the_evictor() {
+        let lock = MappingLock::new(true);
+        let calls = [lock.enter_giving_up(), lock.enter_giving_up()];
+        assert!(!lock.enter_evictor(true).unwrap().holds_off());
+        assert!(!lock.enter_evictor(false).unwrap().holds_off());
+        drop(calls);
+        let evictor = lock.enter_evictor(true).unwrap();
+        assert!(evictor.holds_off());
+        let is_in = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let _call = lock.enter_giving_up();
+                is_in.store(1, SeqCst);
+            });
+            std::thread::sleep(3 * HELD_OFF);
+            assert_eq!(is_in.load(SeqCst), 0);
+            drop(evictor);
+        });
+        assert_eq!(is_in.load(SeqCst), 1);
+        assert!(lock.enter_evictor(true).unwrap().holds_off());
     }
 }

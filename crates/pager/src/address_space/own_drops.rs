@@ -4,6 +4,12 @@
 //! accounted for by itself: of two events of a page that the evictor empties, one is its own,
 //! whichever is read first, and it is not done with the page before both were read.
 //!
+//! Where the mapping is divided while the kernel waits for the event to be read, it tells again of
+//! what lies beyond the division, in the same call. The program's own calls are held off then
+//! ([`super::mapping_lock`]): of a page that was told of, in a call that empties several, a second
+//! telling is the same call's. (A bare system call of the program's that gives up nothing but such
+//! pages, at that moment, is taken for it: the pages keep their bytes.)
+//!
 //! The kernel lets go of the address space while it waits for the event to be read, and empties the
 //! address afterwards, whatever is there by then. A thread that unmaps the memory meanwhile waits
 //! for its own event to be read, and then may map and write something there. So while a call of the
@@ -12,15 +18,33 @@
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
 use pagetide_kernel::sync::{Mutex, MutexGuard};
-use pagetide_kernel::{PageRange, each_gap};
+use pagetide_kernel::{PageNumber, PageRange, each_gap};
 
 use crate::evict::staging::BATCH_PAGES;
 
-/// The pages that the evictor is emptying in place and that no remove event has told of yet.
+/// The pages that the evictor is emptying in place.
 pub(crate) struct OwnDrops {
-    ranges: Mutex<Vec<PageRange>>,
+    pages: Mutex<Pages>,
     /// Beginnings and ends of calls: odd while one is under way.
     calls: AtomicU32,
+}
+
+struct Pages {
+    /// Those that no remove event has told of yet.
+    untold: Vec<PageRange>,
+    /// What the last call empties, or emptied.
+    call: PageRange,
+}
+
+/// Whose a remove event is that is read while the evictor empties pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// The evictor's, of just what it empties.
+    Evictors,
+    /// The evictor's, told before.
+    EvictorsAgain,
+    /// The program's, or of both.
+    Others,
 }
 
 impl Default for OwnDrops {
@@ -30,15 +54,18 @@ impl Default for OwnDrops {
 }
 
 impl OwnDrops {
-    fn of(ranges: Vec<PageRange>) -> OwnDrops {
+    fn of(untold: Vec<PageRange>) -> OwnDrops {
         OwnDrops {
-            ranges: Mutex::new(ranges),
+            pages: Mutex::new(Pages {
+                untold,
+                call: PageRange::of(PageNumber(0), 0),
+            }),
             calls: AtomicU32::new(0),
         }
     }
 
     pub(crate) fn lock(&self) -> Held<'_> {
-        Held(self.ranges.lock())
+        Held(self.pages.lock())
     }
 
     /// The evictor is about to empty `range`. The gate is held, so that no event is being read.
@@ -65,24 +92,35 @@ impl OwnDrops {
 }
 
 /// [`OwnDrops`], with nobody else changing them.
-pub(crate) struct Held<'a>(MutexGuard<'a, Vec<PageRange>>);
+pub(crate) struct Held<'a>(MutexGuard<'a, Pages>);
 
 impl Held<'_> {
-    /// Whether the evictor is emptying exactly `range`, and no event has told of it.
-    pub(crate) fn has(&self, range: PageRange) -> bool {
-        self.0.contains(&range)
+    /// Whose a remove event over `range` is, while a call of the evictor's is under way.
+    pub(crate) fn whose(&self, range: PageRange) -> Whose {
+        let Pages { untold, call } = &*self.0;
+        if untold.contains(&range) {
+            return Whose::Evictors;
+        }
+        let is_untold = untold
+            .iter()
+            .any(|part| !part.intersection(range).is_empty());
+        match call.pages() > 1 && call.intersection(range) == range && !is_untold {
+            true => Whose::EvictorsAgain,
+            false => Whose::Others,
+        }
     }
 
     /// The evictor is about to empty `range`.
     fn begin(&mut self, range: PageRange) {
-        self.0.push(range);
+        self.0.untold.push(range);
+        self.0.call = range;
     }
 
     /// Of what a remove event tells of, the parts that the program emptied. The others are told of
     /// now.
     pub(crate) fn others(&mut self, event: PageRange) -> Vec<PageRange> {
         let mut others = vec![event];
-        for drop in std::mem::take(&mut *self.0) {
+        for drop in std::mem::take(&mut self.0.untold) {
             let mut untold = vec![drop];
             for part in std::mem::take(&mut others) {
                 let common = part.intersection(drop);
@@ -92,7 +130,7 @@ impl Held<'_> {
                     each_gap(piece, std::iter::once(common), |rest| untold.push(rest));
                 }
             }
-            self.0.append(&mut untold);
+            self.0.untold.append(&mut untold);
         }
         others
     }
@@ -101,9 +139,11 @@ impl Held<'_> {
     /// will come.
     pub(crate) fn withdraw(&mut self, range: PageRange) -> Vec<PageRange> {
         let mut withdrawn = Vec::new();
-        for drop in std::mem::take(&mut *self.0) {
+        for drop in std::mem::take(&mut self.0.untold) {
             let common = drop.intersection(range);
-            each_gap(drop, std::iter::once(common), |rest| self.0.push(rest));
+            each_gap(drop, std::iter::once(common), |rest| {
+                self.0.untold.push(rest)
+            });
             if !common.is_empty() {
                 withdrawn.push(common);
             }
@@ -114,8 +154,6 @@ impl Held<'_> {
 
 #[cfg(test)]
 mod tests {
-    use pagetide_kernel::PageNumber;
-
     use super::*;
 
     fn pages(start: u64, end: u64) -> PageRange {
@@ -140,7 +178,7 @@ mod tests {
             }
             let others: Vec<_> = events.map(|event| own.others(event)).concat();
             assert_eq!(others, [pages(12, 13)], "{program_first}");
-            assert_eq!(*own.0, [pages(30, 31)]);
+            assert_eq!(own.0.untold, [pages(30, 31)]);
         }
     }
 
@@ -151,10 +189,10 @@ mod tests {
         let mut others = own.others(pages(15, 35));
         others.sort_by_key(|part| part.start.0);
         assert_eq!(others, [pages(20, 30)]);
-        assert_eq!(*own.0, [pages(10, 15), pages(35, 40)]);
+        assert_eq!(own.0.untold, [pages(10, 15), pages(35, 40)]);
         assert_eq!(own.others(pages(50, 60)), [pages(50, 60)]);
         assert_eq!(own.withdraw(pages(10, 20)), [pages(10, 15)]);
-        assert_eq!(*own.0, [pages(35, 40)]);
+        assert_eq!(own.0.untold, [pages(35, 40)]);
     }
 
     #[test]
@@ -172,10 +210,34 @@ mod tests {
         assert_eq!(drops.call(), None);
         drops.begin_call(pages(1, 2));
         let call = drops.call().expect("a call is under way");
-        assert!(drops.lock().has(pages(1, 2)) && !drops.lock().has(pages(1, 3)));
+        let whose = |range| drops.lock().whose(range);
+        assert_eq!(whose(pages(1, 2)), Whose::Evictors);
+        assert_eq!(whose(pages(1, 3)), Whose::Others);
         drops.end_call();
         assert_eq!(drops.call(), None);
         drops.begin_call(pages(1, 2));
         assert_ne!(drops.call(), Some(call), "another call");
+    }
+
+    #[test]
+    fn what_a_divided_mapping_is_told_of_again_is_the_same_calls() {
+        let drops = OwnDrops::default();
+        drops.begin_call(pages(10, 20));
+        let told = |range| {
+            let mut own = drops.lock();
+            (own.whose(range), own.others(range))
+        };
+        // Divided before the first event, and then within it.
+        assert_eq!(told(pages(10, 15)), (Whose::Others, vec![]));
+        assert_eq!(drops.lock().whose(pages(12, 15)), Whose::EvictorsAgain);
+        assert_eq!(drops.lock().whose(pages(14, 16)), Whose::Others);
+        assert_eq!(told(pages(15, 20)), (Whose::Evictors, vec![]));
+        assert_eq!(drops.lock().whose(pages(14, 16)), Whose::EvictorsAgain);
+        assert_eq!(drops.lock().whose(pages(14, 21)), Whose::Others);
+        drops.end_call();
+        // A page cannot be divided.
+        drops.begin_call(pages(30, 31));
+        assert_eq!(told(pages(30, 31)), (Whose::Evictors, vec![]));
+        assert_eq!(told(pages(30, 31)), (Whose::Others, vec![pages(30, 31)]));
     }
 }

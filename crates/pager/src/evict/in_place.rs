@@ -17,6 +17,7 @@ use pagetide_store::{Page, Slot};
 
 use super::controller::Evictor;
 use super::staging::RUN_PAGES;
+use crate::address_space::mapping_lock::EvictorGuard;
 use crate::gate::GateGuard;
 use crate::handles::Ownership;
 use crate::page::word::{Place, State, Word};
@@ -33,6 +34,14 @@ const NOWHERE: Place = Place {
 pub(super) struct KeptOut;
 
 impl Pager {
+    /// The pages of `run` that are present; none if that cannot be said.
+    fn present_in(&self, run: PageRange) -> Option<Vec<PageRange>> {
+        let mut present = Vec::new();
+        let pagemap = &self.handles().pagemap;
+        let looked = pagemap.populated(run, |part, _| present.push(part));
+        looked.is_ok().then_some(present)
+    }
+
     /// Whether page words may name what is no longer there: events are unread, or not acted on.
     fn is_stale(&self, gate: &GateGuard<'_>) -> bool {
         gate.has_events_pending()
@@ -42,9 +51,7 @@ impl Pager {
     /// Whether `range` is emptied with one event at most: it is in one mapping, and stays so but
     /// for a call that is under way.
     fn empties_at_once(&self, range: PageRange) -> bool {
-        range.pages() == 1
-            || self.ownership != Ownership::Program
-            || self.is_registered(range).is_ok()
+        self.ownership != Ownership::Program || self.is_registered(range).is_ok()
     }
 }
 
@@ -220,10 +227,11 @@ impl Evictor<'_> {
     /// Empties the Protecting pages of `run`, whose bytes the store has at `places`.
     fn empty_stored(&mut self, run: PageRange, places: &[Place]) -> Result<(), KeptOut> {
         let pager = self.pager;
-        let alone = pager.space.mapping_lock.enter_evictor();
+        let alone = pager.space.mapping_lock.enter_evictor(run.pages() > 1);
         let gate = pager.gate.lock();
         let stale = alone.is_none() || pager.is_stale(&gate);
-        let at_once = !stale && pager.empties_at_once(run);
+        let holds_off = alone.as_ref().is_some_and(EvictorGuard::holds_off);
+        let at_once = !stale && holds_off && pager.empties_at_once(run);
         let mut was = [Word::default(); RUN_PAGES];
         for ((page, place), was) in run.iter().zip(places).zip(&mut was) {
             *was = pager.table.update(page, |now| match stale {
@@ -258,7 +266,7 @@ impl Evictor<'_> {
     /// protected and the store has their bytes.
     pub(super) fn drop_clean_in_place(&mut self, run: PageRange) -> Result<(), KeptOut> {
         let pager = self.pager;
-        let Some(_alone) = pager.space.mapping_lock.enter_evictor() else {
+        let Some(alone) = pager.space.mapping_lock.enter_evictor(run.pages() > 1) else {
             self.kept_by_events = true;
             return Err(KeptOut);
         };
@@ -267,7 +275,7 @@ impl Evictor<'_> {
         self.kept_by_events |= stale;
         let (mut at_once, mut claimed) = (false, 0);
         if !stale {
-            at_once = pager.empties_at_once(run);
+            at_once = alone.holds_off() && pager.empties_at_once(run);
             claimed = self.claim(run, Word::dropping).0;
         }
         drop(gate);
@@ -310,11 +318,11 @@ impl Evictor<'_> {
         pager.space.own_drops.end_call();
         match dropped {
             true => Vec::new(),
-            // It was one mapping, unless the program locked a part just now. What is gone, is gone
-            // with its event, which is read or has been acted on.
+            // The program has locked a part just now, perhaps after the event was read.
             false => {
                 let _gate = pager.gate.lock();
-                pager.space.own_drops.lock().withdraw(run)
+                let untold = pager.space.own_drops.lock().withdraw(run);
+                pager.present_in(run).unwrap_or(untold)
             }
         }
     }
