@@ -12,6 +12,7 @@ use crate::budget::Budget;
 use crate::callback::ThreadCallback;
 use crate::evict::staging::{HELD_MAX, Staging};
 use crate::fault::blocks::Blocks;
+use crate::fault::filled_ahead::FilledAhead;
 use crate::fault::pointers::Pointers;
 use crate::fault::streams::Streams;
 use crate::gate::Gate;
@@ -48,6 +49,8 @@ pub struct Pager {
     pub(crate) staging: Staging,
     /// Whether what the store has of pages that were fetched is worth keeping.
     pub(crate) backings: Backings,
+    /// Whether pages that are filled before they are asked for are used.
+    pub(crate) filled_ahead: FilledAhead,
     /// Held where page words and memory may differ.
     pub(crate) gate: Gate,
     /// Which memory is managed, and who may change it.
@@ -109,6 +112,7 @@ impl Pager {
             source: Source::default(),
             staging: Staging::new(&handles)?,
             backings: Backings::default(),
+            filled_ahead: FilledAhead::default(),
             gate: Gate::default(),
             space: AddressSpace::new(),
             write_notifications: WriteNotifications::new(),

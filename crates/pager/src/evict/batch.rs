@@ -138,6 +138,9 @@ impl<'p> Batch<'p> {
             pager.staging.set_owner(place, *page);
             let backing = (clean && content_tells).then(|| word.place());
             pager.staging.set_backing(place, backing);
+            if word.is_filled_ahead() {
+                pager.staging.set_filled_ahead(place);
+            }
             pager.table.update(*page, |now| match dirty {
                 true => now.staged(place),
                 false => now.moved_out(),
@@ -292,12 +295,13 @@ impl<'p> Batch<'p> {
     fn settle(&mut self, fates: &[(usize, Fate)], slots: &[Slot]) {
         let (pager, staging) = (self.pager, &self.pager.staging);
         let generation = pager.stores.generation();
-        let (mut written, mut kept) = (0, 0);
+        let (mut written, mut kept, mut unused) = (0, 0, 0);
         let mut slots = slots.iter().peekable();
         let gate = pager.gate.lock();
         for (index, fate) in fates.iter().copied() {
             let index = self.first + index;
             let page = staging.owner(index);
+            let filled_ahead = staging.is_filled_ahead(index);
             let backing = staging.take_backing(index);
             let put = slots.next_if(|_| fate == Fate::Put).map(|slot| Place {
                 generation,
@@ -326,6 +330,7 @@ impl<'p> Batch<'p> {
             }
             written += u64::from(is_settled && fate == Fate::Put);
             kept += u64::from(is_settled && fate == Fate::Backed);
+            unused += u64::from(is_settled && fate == Fate::Zeros && filled_ahead);
             let used = place.filter(|_| is_settled);
             let unused = [backing, put].into_iter().flatten();
             self.unused
@@ -335,6 +340,7 @@ impl<'p> Batch<'p> {
         pager.stores.release(&self.unused);
         pager.ledger.writebacks.fetch_add(written, Relaxed);
         pager.ledger.clean_drops.fetch_add(kept, Relaxed);
+        pager.filled_ahead.note_unused(unused);
     }
 
     /// Tries to put the pages of the `count` oldest that the store has not taken back where they

@@ -33,6 +33,10 @@ const NOWHERE: Place = Place {
 /// trying the next ones now.
 pub(super) struct KeptOut;
 
+fn is_zero(page: &Page) -> bool {
+    page.same_filled() == Some(0)
+}
+
 impl Pager {
     /// The pages of `run` that are present; none if that cannot be said.
     fn present_in(&self, run: PageRange) -> Option<Vec<PageRange>> {
@@ -146,6 +150,9 @@ impl Evictor<'_> {
         let backing = was.map(|was| (was.state() == State::Clean).then(|| was.place()));
         let mut places = [NOWHERE; RUN_PAGES];
         let stored = self.store_run(run, &backing, &mut places);
+        let unused = self.copies.0[..stored].iter().zip(&was);
+        let unused = unused.filter(|(page, was)| was.is_filled_ahead() && is_zero(page));
+        pager.filled_ahead.note_unused(unused.count() as u64);
         for (index, backing) in backing[..claimed].iter().enumerate() {
             if let Some(place) = backing
                 && (index >= stored || places[index] != *place)
@@ -169,9 +176,9 @@ impl Evictor<'_> {
         places: &mut [Place; RUN_PAGES],
     ) -> usize {
         let copied = self.copy_protected(run);
-        let stores = &self.pager.stores;
+        let (stores, copies) = (&self.pager.stores, &self.copies.0[..copied]);
         let (mut to_put, mut count) = ([0; RUN_PAGES], 0);
-        for (index, (page, backing)) in self.copies.0[..copied].iter().zip(backing).enumerate() {
+        for (index, (page, backing)) in copies.iter().zip(backing).enumerate() {
             let holds = |place: &Place| stores.of(place.generation).holds(place.slot, page);
             match backing.filter(holds) {
                 Some(place) => places[index] = place,

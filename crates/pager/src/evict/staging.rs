@@ -40,10 +40,15 @@ pub(crate) struct Staging {
 struct StagingPlace {
     /// Whose page is there; means something while that page's word says Staged.
     owner: AtomicU64,
-    /// Where the store has the bytes that the page was fetched with: a [`Place`] and one more bit,
-    /// or 0.
+    /// Where the store has the bytes that the page was fetched with: a [`Place`] and [`BACKED`];
+    /// [`FILLED_AHEAD`], or 0.
     backing: AtomicU64,
 }
+
+/// In a place's `backing`: the store has the bytes.
+const BACKED: u64 = 1 << 63;
+/// In a place's `backing`: the page was filled before it was asked for, and never stored.
+const FILLED_AHEAD: u64 = 1;
 
 impl Staging {
     /// Maps and registers both areas.
@@ -114,17 +119,27 @@ impl Staging {
     /// The store has the bytes that the page at `index` was fetched with, at `backing`. The gate is
     /// held.
     pub(super) fn set_backing(&self, index: usize, backing: Option<Place>) {
-        const SOME: u64 = 1 << 63;
         let number =
-            |place: Place| SOME | u64::from(place.generation) << 32 | u64::from(place.slot.0);
+            |place: Place| BACKED | u64::from(place.generation) << 32 | u64::from(place.slot.0);
         let number = backing.map_or(0, number);
         self.places[index].backing.store(number, Relaxed);
+    }
+
+    /// The page at `index`, which the store has nothing of, was filled before it was asked for. The
+    /// gate is held.
+    pub(super) fn set_filled_ahead(&self, index: usize) {
+        self.places[index].backing.store(FILLED_AHEAD, Relaxed);
+    }
+
+    /// Whether it was.
+    pub(super) fn is_filled_ahead(&self, index: usize) -> bool {
+        self.places[index].backing.load(Relaxed) == FILLED_AHEAD
     }
 
     /// Where the store has them.
     pub(super) fn backing(&self, index: usize) -> Option<Place> {
         let number = self.places[index].backing.load(Relaxed);
-        (number != 0).then_some(Place {
+        (number & BACKED != 0).then_some(Place {
             generation: (number >> 32) as u8,
             slot: Slot(number as u32),
         })

@@ -16,6 +16,7 @@ use pagetide_store::{ErrorKind, Page, Slot, StoreError};
 use super::claim::{Claim, Purpose};
 use super::predict::WritePredictor;
 use super::recent::Recent;
+use super::scattered::Scattered;
 use super::streams::WINDOW_MAX;
 use super::walks::Walks;
 use crate::budget::Reservation;
@@ -68,6 +69,7 @@ pub(crate) struct Handler<'p> {
     pub(super) buffer: Mapping,
     pub(super) zeros: Mapping,
     pub(super) walks: Walks,
+    pub(super) scattered: Scattered,
     pub(super) recent: Recent,
     pub(super) predictor: WritePredictor,
     /// May wait for a lock that the evictor holds (a signal handler may not).
@@ -85,6 +87,7 @@ impl<'p> Handler<'p> {
             buffer: map()?,
             zeros: map()?,
             walks: Walks::default(),
+            scattered: Scattered::default(),
             recent: Recent::default(),
             predictor: WritePredictor::default(),
             may_block,

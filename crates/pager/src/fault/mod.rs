@@ -2,6 +2,7 @@
 //! signals.
 pub(crate) mod blocks;
 pub(crate) mod claim;
+pub(crate) mod filled_ahead;
 pub(crate) mod first_write;
 pub(crate) mod handler;
 pub(crate) mod loads;
@@ -13,6 +14,7 @@ mod predict;
 mod publish;
 mod read_ahead;
 mod recent;
+mod scattered;
 pub mod signal;
 mod spin;
 pub(crate) mod streams;

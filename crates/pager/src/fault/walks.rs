@@ -75,7 +75,8 @@ impl Walks {
     }
 
     /// The `pages` pages from `page` on were filled. (A fault may have to be tried more than once.)
-    pub(super) fn filled(&mut self, page: PageNumber, pages: u64) {
+    /// Whether a walk goes on there.
+    pub(super) fn filled(&mut self, page: PageNumber, pages: u64) -> bool {
         self.clock += 1;
         let known = self.walks.iter().position(|walk| walk.next == page);
         let index = known.unwrap_or_else(|| self.begin());
@@ -85,6 +86,7 @@ impl Walks {
             walk.went_on = true;
         }
         (walk.next, walk.used) = (page.add(pages), self.clock);
+        known.is_some()
     }
 
     fn walk_at(&self, page: PageNumber) -> Option<&Walk> {

@@ -1,17 +1,19 @@
-//! First use of a page: zeros, for it and for those after it when a thread walks through fresh
-//! memory.
-use pagetide_kernel::uffd::Stop;
+//! First use of a page: zeros, for it and for those that are likely to be used next.
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide_kernel::uffd::{Progress, Stop};
 use pagetide_kernel::{PageNumber, PageRange};
 
 use super::claim::Claim;
 use super::handler::{Handler, Outcome};
-use crate::page::word::Word;
+use crate::budget::Reservation;
+use crate::page::word::{State, Word};
 use crate::recorder::Kind;
 use crate::write_notification::ReadSection;
 
-impl Handler<'_> {
-    /// Installs zeros at `page`, and at as many untouched pages after it as the walk so far
-    /// suggests.
+impl<'p> Handler<'p> {
+    /// Installs zeros at `page`, at as many untouched pages after it as the walk so far suggests,
+    /// and in the rest of its block if that is being filled in no order.
     pub(super) fn fill_zeros(&mut self, page: PageNumber, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
         // Made when the page was attached, but for memory that is registered ahead of that. What is
@@ -21,7 +23,13 @@ impl Handler<'_> {
         }
         let most = pager.budget.free() / 2;
         let window = self.walks.window(page).min(most).max(1);
-        self.fill(PageRange::of(page, window), section)
+        let outcome = self.fill(PageRange::of(page, window), section);
+        if let Some(block) = self.scattered.take_dense()
+            && pager.filled_ahead.is_worth_trying()
+        {
+            self.fill_rest(block, section);
+        }
+        outcome
     }
 
     /// Installs zeros at the first page of `window`, and at those after it as far as that goes.
@@ -35,40 +43,79 @@ impl Handler<'_> {
             claim.shrink_to(1);
             room = pager.budget.reserve_for(page);
         }
-        let Some(mut room) = room else {
+        let Some(room) = room else {
             return Outcome::NoRoom;
         };
-        let range = claim.pages();
-        // Others are protected with those that must be: that costs a fault.
-        let protect = section.any_write_protected(range);
-        // SAFETY: untouched pages hold zeros, and COPY never overwrites a page.
-        let progress = unsafe {
-            let uffd = &pager.handles().uffd;
-            uffd.copy(range, self.zeros.as_ptr(), protect)
-        };
-        if range.pages() > 1 && progress.stop == Some(Stop::Absent) && progress.pages == 0 {
-            // The kernel takes no range that crosses the end of a mapping.
-            let less = PageRange::of(page, range.pages() / 2);
-            drop((claim, room));
-            return self.fill(less, section);
-        }
-        let installed = match progress.stop {
-            // A page that is there already, unheard of, is resident all the same.
-            Some(Stop::Present) => progress.pages.max(1),
-            _ => progress.pages,
-        };
-        room.keep(installed);
-        claim.settle(installed, Word::filled, |page, _| {
-            pager.enqueue(page);
-            pager.record(page, Kind::Zero);
-        });
-        if installed > 0 {
-            self.walks.filled(page, installed);
+        let (progress, installed) = self.install_zeros(claim, room, Word::filled, section);
+        if installed > 0 && !self.walks.filled(page, installed) {
+            self.scattered.touched(page);
         }
         if progress.pages > 0 {
             self.publish_zeros(progress.pages);
             self.recent.note(page);
         }
         self.outcome(page, progress)
+    }
+
+    /// Installs zeros in the untouched pages of `block`, as far as there is room.
+    fn fill_rest(&mut self, block: PageRange, section: &ReadSection<'_>) {
+        let pager = self.pager;
+        let is_untouched = |page: &PageNumber| pager.table.load(*page).state() == State::Untouched;
+        let mut rest = block;
+        while let Some(start) = rest.iter().find(is_untouched) {
+            rest.start = start;
+            let most = pager.budget.free() / 2;
+            let window = PageRange::of(start, most.min(rest.pages()));
+            let Some(claim) = Claim::untouched(&pager.table, window) else {
+                return;
+            };
+            let Some(room) = pager.budget.reserve(claim.pages().pages()) else {
+                return;
+            };
+            let filled = self.install_zeros(claim, room, Word::filled_ahead, section);
+            let installed = filled.1;
+            pager.filled_ahead.note(installed);
+            pager.ledger.zero_fills.fetch_add(installed, Relaxed);
+            rest = rest.after(installed.max(1));
+        }
+    }
+
+    /// Installs zeros in the claimed pages, which are `filled` then. What the kernel did, and how
+    /// many are there.
+    fn install_zeros(
+        &mut self,
+        mut claim: Claim<'p>,
+        mut room: Reservation<'p>,
+        filled: impl Fn(Word) -> Word,
+        section: &ReadSection<'_>,
+    ) -> (Progress, u64) {
+        let pager = self.pager;
+        loop {
+            let range = claim.pages();
+            // Others are protected with those that must be: that costs a fault.
+            let protect = section.any_write_protected(range);
+            // SAFETY: untouched pages hold zeros, and COPY never overwrites a page.
+            let progress = unsafe {
+                let uffd = &pager.handles().uffd;
+                uffd.copy(range, self.zeros.as_ptr(), protect)
+            };
+            if range.pages() > 1 && progress.stop == Some(Stop::Absent) && progress.pages == 0 {
+                // The kernel takes no range that crosses the end of a mapping.
+                claim.shrink_to(range.pages() / 2);
+                room.shrink_to(range.pages() / 2);
+                continue;
+            }
+            let installed = match progress.stop {
+                // A page that is there already, unheard of, is resident all the same.
+                Some(Stop::Present) => progress.pages.max(1),
+                _ => progress.pages,
+            };
+            room.keep(installed);
+            claim.settle(installed, filled, |page, _| {
+                pager.enqueue(page);
+                pager.record(page, Kind::Zero);
+            });
+            return (progress, installed);
+        }
     }
 }

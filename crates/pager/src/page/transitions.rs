@@ -7,6 +7,7 @@
 //!                    Clean Protecting
 //!  unclaimed         Loading Evicting                as before the claim who claimed it
 //!  filled            Loading                         Resident            a handler
+//!  filled_ahead      Loading                         Resident            a handler
 //!  fetched_writable  Loading                         Resident            a handler
 //!  fetched_clean     Loading                         Clean               a handler
 //!  lost              Loading                         Poisoned            a handler
@@ -82,6 +83,11 @@ impl Word {
     pub fn filled(self) -> Word {
         starts_from!(self, Loading);
         self.without_place().without(REMOVED).with_state(Resident)
+    }
+
+    /// The same, and nobody has asked for it yet.
+    pub fn filled_ahead(self) -> Word {
+        self.filled().with_filled_ahead()
     }
 
     /// Its bytes were installed, not protected: what the store has is not kept. `rewritten` says
@@ -311,10 +317,11 @@ mod tests {
         slot: Slot(77),
     };
 
-    const TRANSITIONS: [Transition; 28] = [
+    const TRANSITIONS: [Transition; 29] = [
         ("claimed", |w| Some(w.claimed())),
         ("unclaimed", |w| Some(w.unclaimed(Untouched))),
         ("filled", |w| Some(w.filled())),
+        ("filled_ahead", |w| Some(w.filled_ahead())),
         ("fetched_writable", |w| Some(w.fetched_writable(true))),
         ("fetched_clean", |w| Some(w.fetched_clean())),
         ("lost", |w| Some(w.lost())),
@@ -370,6 +377,7 @@ mod tests {
 claimed: Untouched>Loading Resident>Loading Clean>Loading Stored>Loading Protecting>Loading
 unclaimed: Evicting>Untouched Loading>Untouched
 filled: Loading>Resident
+filled_ahead: Loading>Resident
 fetched_writable: Loading>Resident
 fetched_clean: Loading>Clean
 lost: Loading>Poisoned

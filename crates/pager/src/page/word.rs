@@ -10,8 +10,8 @@
 //!      16..22  generation which store of this process its slot belongs to (one per fork it
 //!              descends from)
 //!      22..24  laps       rounds it stays in the main queue beyond the first
-//!      24..56  slot       the store's handle (Clean, Stored, Loading, Dropping), or the staging
-//!              index (Staged)
+//!      24..56  slot       the store's handle (Clean, Stored, Loading, Dropping), the staging index
+//!              (Staged), or 1 for a page filled before it was asked for (Resident)
 //!      56..64  evicted    the policy's epoch when it was evicted last, 0 for none
 //! ```
 //!
@@ -71,6 +71,8 @@ const HISTORY: u64 = MAIN | LAPS_MASK | 0xFF << EVICTED_SHIFT;
 pub(super) const QUEUED: u64 = 1 << 4;
 pub(super) const REMOVED: u64 = 1 << 5;
 pub(super) const REWRITTEN: u64 = 1 << 6;
+/// In the place of a handle, of a Resident page, which has none.
+const FILLED_AHEAD: Slot = Slot(1);
 /// The most pins a page can have.
 pub const PIN_MAX: u64 = 0xFF;
 /// Store generations a word can name.
@@ -225,6 +227,20 @@ impl Word {
     /// With no place.
     pub(super) fn without_place(self) -> Word {
         Word(self.0 & !(GENERATION_MASK | SLOT_MASK))
+    }
+
+    /// Whether zeros were installed before the page was asked for. It is not known whether it was
+    /// used since.
+    pub fn is_filled_ahead(self) -> bool {
+        self.state() == State::Resident && self.place().slot == FILLED_AHEAD
+    }
+
+    /// Marked as filled before it was asked for.
+    pub(super) fn with_filled_ahead(self) -> Word {
+        self.with_place(Place {
+            generation: 0,
+            slot: FILLED_AHEAD,
+        })
     }
 
     /// The staging index of a Staged page.

@@ -373,6 +373,48 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
     }
 }
 
+/// An array that is filled in no order: each page once.
+#[test]
+fn fresh_memory_used_in_no_order_is_filled_by_blocks() {
+    if !can_page() {
+        return;
+    }
+    let pages = 8192;
+    let budget = (pages * PAGE) as u64;
+    let mut region = builder().length(pages * PAGE).resident(budget).build().unwrap();
+    for turn in 0..pages {
+        let page = turn * 4099 % pages;
+        region.as_mut_slice()[page * PAGE] = 1;
+    }
+    let stats = region.stats();
+    assert!(stats.zero_faults <= pages as u64 / 4, "{stats:?}");
+    assert_eq!(stats.resident_bytes, budget, "{stats:?}");
+    check_law(&region);
+}
+
+/// Nine pages of each block, in no order, and no others.
+#[test]
+fn what_is_filled_in_vain_is_soon_filled_no_more() {
+    if !can_page() {
+        return;
+    }
+    let (blocks, used, together) = (2048, 9, 128);
+    let (pages, budget) = (blocks * 64, (4096 * PAGE) as u64);
+    let mut region = builder().length(pages * PAGE).resident(budget).build().unwrap();
+    for group in 0..blocks / together {
+        for turn in 0..used * together {
+            let block = group * together + turn * 77 % together;
+            let page = block * 64 + turn / together * 5 % 64;
+            region.as_mut_slice()[page * PAGE] = 1;
+        }
+    }
+    let stats = region.stats();
+    let in_vain = stats.zero_fills - stats.zero_faults;
+    assert!(stats.zero_faults >= (blocks * used * 8 / 9) as u64, "{stats:?}");
+    assert!(in_vain > 0 && in_vain < (pages / 4) as u64, "{in_vain} in vain: {stats:?}");
+    check_law(&region);
+}
+
 /// Groups of four pages, in no order that is a stream's.
 #[test]
 fn pages_that_are_used_together_are_read_together() {
