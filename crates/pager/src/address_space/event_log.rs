@@ -247,6 +247,14 @@ impl EventLog {
     /// arrived. So the event of its leaving is looked for, and comes before its turn.
     fn wait_until_vacated(&mut self, target: PageRange, memory: &mut impl Memory) {
         while let Some(old) = memory.first_managed_in(target) {
+            // Of what is known there and was heard to be unmapped, that was true.
+            let unmapped = take_out(&mut self.doubtful, target);
+            if !unmapped.is_empty() {
+                unmapped
+                    .into_iter()
+                    .for_each(|part| self.unmap(part, memory));
+                continue;
+            }
             let takes_old = |event: &Event| match event {
                 Event::Unmap(range) | Event::Remap { from: range, .. } => meets(*range, old),
                 _ => false,

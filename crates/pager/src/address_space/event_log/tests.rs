@@ -14,9 +14,19 @@ const BLOCK: u64 = 3;
 /// What a thread does; places are those of whole blocks.
 #[derive(Debug, Clone, Copy)]
 enum Call {
-    Unmap { place: u64, pages: u64 },
-    Move { from: u64, to: u64 },
-    Empty { place: u64 },
+    Unmap {
+        place: u64,
+        pages: u64,
+    },
+    /// To where nothing is, or over what is there (`MREMAP_FIXED`).
+    Move {
+        from: u64,
+        to: u64,
+        over: bool,
+    },
+    Empty {
+        place: u64,
+    },
 }
 
 /// The kernel, and what the pager knows.
@@ -26,12 +36,15 @@ struct Model {
     there: BTreeMap<u64, u64>,
     /// What the pager believes to be where.
     known: BTreeMap<u64, u64>,
-    /// Calls that have changed the address space and not told of it yet: at most one a thread.
-    untold: RefCell<Vec<Event>>,
+    /// Calls that have changed the address space and not told of all of it yet, at most one a
+    /// thread: what each tells of one after the other.
+    untold: RefCell<Vec<VecDeque<Event>>>,
     /// How far memory was moved so far: moves as far as each other look like pieces of one.
     distances: BTreeSet<u64>,
     /// Which of them is told of next.
     choices: RefCell<Vec<usize>>,
+    /// Calls to be made yet.
+    calls: VecDeque<Call>,
 }
 
 fn block(place: u64) -> PageRange {
@@ -56,7 +69,7 @@ impl Model {
             Event::Remap { to, .. } => *to == block(place).start,
             _ => false,
         };
-        self.untold.borrow().iter().any(arrives)
+        self.untold.borrow().iter().flatten().any(arrives)
     }
 
     /// Whether a call that took what was at `place` has not been told of. Memory that moved there
@@ -67,7 +80,7 @@ impl Model {
             Event::Unmap(range) | Event::Remap { from: range, .. } => meets(*range, block(place)),
             _ => false,
         };
-        self.untold.borrow().iter().any(takes)
+        self.untold.borrow().iter().flatten().any(takes)
     }
 
     /// The kernel does `call` for a thread whose event is told of later. False if there is nothing
@@ -90,7 +103,7 @@ impl Model {
                     return false;
                 }
                 self.there.retain(|page, _| !gone.contains(page));
-                self.untold.get_mut().push(Event::Unmap(range));
+                self.untold.get_mut().push([Event::Unmap(range)].into());
                 true
             }
             Call::Empty { place } => {
@@ -98,27 +111,49 @@ impl Model {
                 let whole = part(&self.there, range).len() as u64 == BLOCK;
                 // Emptied pages are not believed to be anywhere, as those of zeros are not.
                 if whole {
-                    self.untold.get_mut().push(Event::Remove(range));
+                    self.untold.get_mut().push([Event::Remove(range)].into());
                 }
                 whole
             }
-            Call::Move { from, to } => {
+            Call::Move { from, to, over } => {
+                if over && (self.is_arriving(to) || self.is_late(to) || from == to) {
+                    return false;
+                }
                 let (from, to) = (block(from), block(to));
                 let distance = to.start.0.wrapping_sub(from.start.0);
                 let pages = part(&self.there, from);
-                let free = part(&self.there, to).is_empty();
-                if pages.len() as u64 != BLOCK || !free || !self.distances.insert(distance) {
+                let gone = part(&self.there, to);
+                let can_go = if over {
+                    gone.len() as u64 == BLOCK
+                } else {
+                    gone.is_empty()
+                };
+                if pages.len() as u64 != BLOCK || !can_go || !self.distances.insert(distance) {
                     return false;
                 }
+                self.there.retain(|page, _| !gone.contains(page));
                 for page in pages {
                     let contents = self.there.remove(&page);
                     let at = to.start.0 + page - from.start.0;
                     self.there.extend(contents.map(|contents| (at, contents)));
                 }
-                let to = to.start;
-                self.untold.get_mut().push(Event::Remap { from, to });
+                let left = over.then_some(Event::Unmap(to));
+                let moved = Event::Remap { from, to: to.start };
+                let told = left.into_iter().chain([moved]);
+                self.untold.get_mut().push(told.collect());
                 true
             }
+        }
+    }
+
+    /// The next call is made by a thread that waits for nothing, if there is one: there are two.
+    fn go_on(&mut self) -> bool {
+        if self.untold.borrow().len() >= 2 {
+            return false;
+        }
+        match self.calls.pop_front() {
+            Some(call) => self.call(call),
+            None => false,
         }
     }
 
@@ -126,8 +161,10 @@ impl Model {
     fn tell(&self) -> Option<Event> {
         let mut untold = self.untold.borrow_mut();
         let choice = self.choices.borrow_mut().pop().unwrap_or(0);
-        let count = untold.len();
-        (count > 0).then(|| untold.remove(choice % count))
+        let index = choice.checked_rem(untold.len())?;
+        let event = untold[index].pop_front();
+        untold.retain(|events| !events.is_empty());
+        event
     }
 }
 
@@ -176,10 +213,12 @@ impl Memory for Model {
         vec![range]
     }
 
+    /// Whoever has been heard goes on meanwhile.
     fn read_on(&mut self, events: &mut VecDeque<Event>) -> Heard {
+        let pending = self.go_on() || self.has_event_pending();
         let event = self.tell();
         events.extend(event);
-        match (event.is_some(), self.has_event_pending()) {
+        match (event.is_some(), pending) {
             (true, _) => Heard::Some,
             (false, true) => Heard::Pending,
             (false, false) => Heard::Nothing,
@@ -207,7 +246,8 @@ fn calls() -> impl Strategy<Value = Call> {
     let place = 0..PLACES;
     prop_oneof![
         2 => (place.clone(), 1..=2 * BLOCK).prop_map(|(place, pages)| Call::Unmap { place, pages }),
-        4 => (place.clone(), place.clone()).prop_map(|(from, to)| Call::Move { from, to }),
+        4 => (place.clone(), place.clone(), any::<bool>())
+            .prop_map(|(from, to, over)| Call::Move { from, to, over }),
         1 => place.prop_map(|place| Call::Empty { place }),
     ]
 }
@@ -227,14 +267,15 @@ proptest! {
         }
         model.known = model.there.clone();
         let mut log = EventLog::default();
-        for call in calls {
+        model.calls = calls.into();
+        while !model.calls.is_empty() {
             // A third call is one of a thread that has been heard.
-            while model.untold.borrow().len() >= 2 {
+            if model.untold.borrow().len() >= 2 {
                 let event = model.tell();
                 log.events().extend(event);
                 log.act_on_all(&mut model);
             }
-            model.call(call);
+            model.go_on();
         }
         while model.has_event_pending() {
             log.events().extend(model.tell());
@@ -255,7 +296,17 @@ fn memory_that_arrives_before_its_place_is_heard_to_be_left_keeps_its_words() {
         model.there.extend(pages);
     }
     model.known = model.there.clone();
-    assert!(model.call(Call::Move { from: 1, to: 5 }) && model.call(Call::Move { from: 0, to: 1 }));
+    let over = false;
+    assert!(model.call(Call::Move {
+        from: 1,
+        to: 5,
+        over
+    }));
+    assert!(model.call(Call::Move {
+        from: 0,
+        to: 1,
+        over
+    }));
     model.choices = RefCell::new(vec![0, 1]);
     let mut log = EventLog::default();
     log.events().extend(model.tell());
@@ -281,7 +332,11 @@ fn what_was_moved_in_pieces_and_shrunk_and_grown_over_both_is_empty_there() {
     let mut log = EventLog::default();
     for (from, to) in [(1, 6), (2, 7)] {
         model.distances.clear();
-        assert!(model.call(Call::Move { from, to }));
+        assert!(model.call(Call::Move {
+            from,
+            to,
+            over: false
+        }));
         log.events().extend(model.tell());
         log.act_on_all(&mut model);
         // Between the pieces no event is under way.
@@ -299,4 +354,50 @@ fn what_was_moved_in_pieces_and_shrunk_and_grown_over_both_is_empty_there() {
     log.settle(&mut model);
     assert!(log.is_settled());
     assert_eq!(model.known.keys().collect::<Vec<_>>(), [&kept.0]);
+}
+
+/// A thread moves memory over other memory that has just arrived, and on, as soon as that was read.
+#[test]
+fn what_is_moved_over_other_memory_and_on_keeps_its_words() {
+    let mut model = Model::default();
+    for place in 0..4 {
+        // None is in the store: the kernel can be asked whether their pages are there.
+        let contents = |page: PageNumber| 1 + place * 2 * BLOCK + page.0 % BLOCK;
+        let pages = block(place).iter().map(|page| (page.0, contents(page)));
+        model.there.extend(pages);
+    }
+    model.known = model.there.clone();
+    let mut log = EventLog::default();
+    let arrives = Call::Move {
+        from: 0,
+        to: 5,
+        over: false,
+    };
+    let over = Call::Move {
+        from: 1,
+        to: 5,
+        over: true,
+    };
+    let on = Call::Move {
+        from: 5,
+        to: 8,
+        over: false,
+    };
+    for call in [arrives, over] {
+        assert!(model.call(call));
+        model.calls = [on].into();
+        // Of the move over the other there are two.
+        let told = model.untold.borrow()[0].len();
+        for _ in 0..told {
+            log.events().extend(model.tell());
+            log.act_on_all(&mut model);
+        }
+    }
+    model.go_on();
+    while model.has_event_pending() {
+        log.events().extend(model.tell());
+        log.act_on_all(&mut model);
+    }
+    assert_eq!(log.settle(&mut model), Settled::Now);
+    assert_eq!(model.known, model.there);
 }
