@@ -55,7 +55,8 @@ install-capi:
 
 # Programs that tests run under Pagetide. Those that stay missing are skipped, loudly.
 test-programs: toolchain
-	-@./examples/install-for-tests.sh redis-server=redis-server memcached=memcached openssl=openssl sqlite3=sqlite3 python3=python3 g++=g++ perl=perl
+	-@./examples/install-for-tests.sh redis-server=redis-server memcached=memcached openssl=openssl sqlite3=sqlite3 python3=python3 g++=g++ perl=perl systemd-analyze=systemd
+	-@./examples/container-profiles.sh "$(TARGET)/container-profiles"
 
 test: test-programs
 	@./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
