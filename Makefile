@@ -19,7 +19,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs python test-python lint-python fmt lint shape msrv deny miri clean toolchain
+.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs python test-python lint-python deb test-deb dist fmt lint shape msrv deny miri clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -55,7 +55,8 @@ install-capi:
 
 # Programs that tests run under Pagetide. Those that stay missing are skipped, loudly.
 test-programs: toolchain
-	-@./examples/install-for-tests.sh redis-server=redis-server memcached=memcached openssl=openssl sqlite3=sqlite3 python3=python3 g++=g++ perl=perl
+	-@./examples/install-for-tests.sh redis-server=redis-server memcached=memcached openssl=openssl sqlite3=sqlite3 python3=python3 g++=g++ perl=perl systemd-analyze=systemd
+	-@./examples/container-profiles.sh "$(TARGET)/container-profiles"
 
 test: test-programs
 	@./examples/run-tests.sh "$(CARGO)" "$(TARGET)"
@@ -100,6 +101,20 @@ python:
 test-python:
 	@{ CARGO="$(CARGO)" ./python/build.sh "$(abspath $(TARGET))" $(PYTHON_PROFILE) "$(PYTHON)" && \
 	    ./python/test.sh "$(abspath $(TARGET))" "$(PYTHON)" $(PYTEST_OPTIONS); } || test $$? = 77
+
+# A Debian package in $(TARGET)/packages, of what is built in BUILD. Exit code 77 of the scripts: it cannot be done here.
+BUILD ?= $(RELEASE)
+deb: $(if $(filter $(RELEASE),$(BUILD)),build)
+	@./packaging/deb.sh "$(BUILD)" "$(TARGET)/packages" || test $$? = 77
+
+# The same, installed in a clean Debian root, used there by root, members of the group and others, and removed.
+test-deb: $(if $(filter $(RELEASE),$(BUILD)),build)
+	-@./examples/install-for-tests.sh mmdebstrap=mmdebstrap dpkg-shlibdeps=dpkg-dev
+	@{ package=$$(./packaging/deb.sh "$(BUILD)" "$(TARGET)/packages") && ./packaging/test-deb.sh "$$package"; } || test $$? = 77
+
+# An archive for other systems, to be unpacked under any prefix.
+dist: $(if $(filter $(RELEASE),$(BUILD)),build)
+	@./packaging/dist.sh "$(BUILD)" "$(TARGET)/packages"
 
 # The crate is no member of the workspace: see docs/decisions/0071-python.md.
 lint-python:

@@ -254,7 +254,8 @@ this budget. Not governed are stacks, file mappings, shared memory and Pagetide'
 programs among them that are statically linked or gain privilege.
 
 The program keeps its standard descriptors, directory, terminal and signals; signals sent to \
-pagetide go on to it.";
+pagetide go on to it. With --exec there is no pagetide beside it: it is the process that pagetide \
+was, under the same ID.";
 
 /// Options of `run`.
 #[derive(Debug, Args)]
@@ -292,6 +293,10 @@ pub struct Run {
     /// Say nothing on stderr except errors
     #[arg(long, short)]
     pub quiet: bool,
+    /// Become the program instead of waiting for it: for service managers, which then see the
+    /// program's own process ID. Nothing is written at its end: not with --stats, --plot, --trace
+    #[arg(long)]
+    pub exec: bool,
     /// At exit, draw resident memory against the budget and the fault rate over time to FILE, as
     /// SVG
     #[arg(long, value_name = "FILE.svg|-")]

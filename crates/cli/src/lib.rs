@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod args;
 pub mod commands;
+pub mod container;
 pub mod control;
 pub mod date;
 pub mod doctor;

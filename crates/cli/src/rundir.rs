@@ -6,10 +6,12 @@
 //! [files]: pagetide_pager::protocol::files
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use pagetide_pager::protocol::files::RUN_PREFIX;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::process::geteuid;
 
 use crate::exit::{Exit, Failure};
@@ -77,8 +79,8 @@ fn make_private(path: &Path) -> Result<(), String> {
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// Locked while the launcher lives.
-    _held: Option<File>,
+    /// Locked while the launcher lives, or the program that it becomes has no agent yet.
+    held: Option<File>,
 }
 
 impl RunDir {
@@ -106,7 +108,7 @@ impl RunDir {
         directory.iter().for_each(held::hold);
         Ok(RunDir {
             path,
-            _held: directory,
+            held: directory,
         })
     }
 
@@ -114,10 +116,27 @@ impl RunDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Has its descriptor stay open in the program that this process executes in its own place, so
+    /// that nobody takes the directory for one of a run that is over. Returns its number.
+    pub fn leave_open(&self) -> Result<RawFd, Failure> {
+        let left = match &self.held {
+            Some(held) => fcntl_setfd(held, FdFlags::empty()).map(|()| held.as_raw_fd()),
+            None => Err(Errno::NOENT),
+        };
+        left.map_err(|error| {
+            let shown = self.path.display();
+            Failure::new(
+                Exit::CannotPage,
+                format!("{shown}: cannot be kept open ({error}); run without --exec"),
+            )
+        })
+    }
 }
 
 impl Drop for RunDir {
-    /// Governed processes that outlive the launcher (daemons) keep the directory: their forks need
+    /// Of a launcher that could not become the program, too. Governed processes that outlive the
+    /// launcher (daemons) keep the directory: their forks need
     /// it, and `ps` finds them there. Whoever cleans up after them removes it.
     fn drop(&mut self) {
         if !governed::any_alive(&self.path) {

@@ -65,13 +65,16 @@ pub fn runs(base: &Path) -> Vec<PathBuf> {
 /// Removes this user's run directories in which neither the launcher nor any governed process
 /// lives.
 pub fn clean_stale(base: &Path) {
+    // A directory with this process's own number that nobody holds is an earlier process's: in a
+    // container started again, each launcher may be process 1.
+    let here = std::process::id();
     for run in runs(base) {
         let pid = files::launcher_of(&run);
         let ours = fs::symlink_metadata(&run).is_ok_and(|meta| meta.uid() == geteuid().as_raw());
         // By its number as well: it may not have come to holding the directory yet.
         let launcher_alive = || {
             File::open(&run).is_ok_and(|directory| held::is_held(directory) == Some(true))
-                || pid.is_some_and(governed::is_launcher)
+                || pid.is_some_and(|pid| pid != here && governed::is_launcher(pid))
         };
         if ours && !launcher_alive() && !governed::any_alive(&run) {
             let _ = fs::remove_dir_all(&run);

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use support::compile::{compile_c, scratch};
-use support::pagetide::{able, able_to_fork, binary, governed};
+use support::pagetide::{able, able_to_fork, binary, copy_for_anybody, governed};
 use support::patience::is_slow;
 use support::process::{run, start};
 use support::skip::skipped;
@@ -270,30 +270,15 @@ fn a_setuid_program_is_exit_3_and_named() {
         }
         // Where anybody may read it.
         let directory = tempfile::tempdir().expect("a directory can be made");
-        let mode = |path: &std::path::Path, mode| {
-            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        };
-        mode(directory.path(), 0o755);
-        let binary = binary().expect("there is a command");
-        let (command, program) = (
-            directory.path().join("pagetide"),
-            directory.path().join("true"),
-        );
-        for (from, to) in [
-            (binary.clone(), &command),
-            (
-                binary.with_file_name("libpagetide_preload.so"),
-                &directory.path().join("libpagetide_preload.so"),
-            ),
-            ("/bin/true".into(), &program),
-        ] {
-            std::fs::copy(&from, to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
-            mode(to, 0o755);
-        }
-        mode(&program, 0o4755);
+        copy_for_anybody(directory.path());
+        let program = directory.path().join("true");
+        std::fs::copy("/bin/true", &program)
+            .and_then(|_| {
+                std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o4755))
+            })
+            .unwrap_or_else(|error| panic!("{}: {error}", program.display()));
         let outcome = run(
-            Command::new(&command)
+            Command::new(directory.path().join("pagetide"))
                 .args(["run", "--resident", "4M", "--"])
                 .arg(&program)
                 .uid(NOBODY)

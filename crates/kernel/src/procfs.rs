@@ -27,9 +27,13 @@ pub fn keep(directory: RawFd) {
 /// Opens `self/NAME` of the proc file system for reading; `path` is the absolute path,
 /// `/proc/self/NAME`.
 pub fn open_self(path: &'static CStr) -> Result<OwnedFd, Errno> {
+    open_self_for(path, OFlags::RDONLY)
+}
+
+/// The same, for what `flags` say.
+pub fn open_self_for(path: &'static CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
     let (directory, path) = place(path);
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    openat(directory, path, flags, Mode::empty())
+    openat(directory, path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// The inode number of what `path`, as for [`open_self`], leads to.

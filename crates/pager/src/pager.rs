@@ -74,6 +74,8 @@ pub struct Pager {
     pub(crate) callback: ThreadCallback,
     /// Counters.
     pub ledger: &'static Ledger,
+    /// Told of losses, beside whoever reads the ledger. Called in signal handlers, too.
+    teller: fn(&str),
     /// Faults are recorded there, if anybody wants to know.
     recorder: AtomicPtr<Recorder>,
     /// Descriptors, exchanged in a forked child.
@@ -125,6 +127,10 @@ impl Pager {
             evict_now: Inbox::default(),
             callback: ThreadCallback::default(),
             ledger,
+            teller: match ownership {
+                Ownership::Program => |_| {},
+                _ => tell_standard_error,
+            },
             recorder: AtomicPtr::new(std::ptr::null_mut()),
             handles: AtomicPtr::new(Box::into_raw(Box::new(handles))),
             unreadable: Mapping::reserve(PAGE_SIZE).map_err(system("mmap"))?,
@@ -137,6 +143,12 @@ impl Pager {
     /// The same pager with another policy; before any memory is attached.
     pub fn with_policy(mut self, kind: Kind) -> Pager {
         self.victims.set_policy(kind);
+        self
+    }
+
+    /// The same pager, with `teller` to be told of losses: it may be called in a signal handler.
+    pub fn with_teller(mut self, teller: fn(&str)) -> Pager {
+        self.teller = teller;
         self
     }
 
@@ -384,16 +396,19 @@ impl Pager {
         pagetide_kernel::memory::kill_self()
     }
 
-    /// Leaves `message` for whoever reads the ledger. Of a region's nobody does: there it goes to
-    /// the standard error stream. May be called in a signal handler.
+    /// Leaves `message` for whoever reads the ledger, and tells the teller. May be called in a
+    /// signal handler.
     pub(crate) fn note_loss(&self, loss: Loss, message: &str) {
         self.ledger.set_loss(loss, message.as_bytes());
-        if self.ownership != Ownership::Program {
-            let standard_error = std::io::stderr();
-            for part in ["pagetide: ", message, "\n"] {
-                let _ = rustix::io::write(&standard_error, part.as_bytes());
-            }
-        }
+        (self.teller)(message);
+    }
+}
+
+/// For regions, whose ledgers nobody reads.
+fn tell_standard_error(message: &str) {
+    let standard_error = std::io::stderr();
+    for part in ["pagetide: ", message, "\n"] {
+        let _ = rustix::io::write(&standard_error, part.as_bytes());
     }
 }
 

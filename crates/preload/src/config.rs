@@ -1,6 +1,8 @@
 //! What the launcher wishes of this process.
 use std::ffi::{CString, OsString};
+use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use pagetide_pager::protocol::environment::{Wishes, passed_on};
@@ -11,9 +13,11 @@ use pagetide_pager::protocol::files::{is_ledger_of, launcher_of};
 pub struct Config {
     /// As the launcher says them.
     pub wishes: Wishes,
-    /// Whether this is the program the launcher itself started, and not one executed later, in its
-    /// place or by a descendant.
+    /// Whether this is the program the launcher itself started or became, and not one executed
+    /// later, in its place or by a descendant.
     pub is_first: bool,
+    /// The descriptor of the run's directory that the launcher left open to become this program.
+    pub left_open: Option<RawFd>,
     /// The variables as found, `NAME=value`, for programs started with another environment.
     pub variables: Vec<Vec<u8>>,
     /// Path of this library.
@@ -24,8 +28,13 @@ impl Config {
     /// From the environment; `None` when the program was not started by `pagetide run`.
     pub fn from_environment() -> Option<Config> {
         let wishes = Wishes::from_environment()?;
+        let left_open = wishes.exec.filter(|fd| is_of(*fd, &wishes.run_dir));
         Some(Config {
-            is_first: is_first(&wishes.run_dir),
+            is_first: match wishes.exec {
+                Some(_) => left_open.is_some(),
+                None => is_first(&wishes.run_dir),
+            },
+            left_open,
             variables: passed_on(),
             agent: CString::new(OsString::from(&wishes.agent).into_vec()).ok()?,
             wishes,
@@ -36,6 +45,20 @@ impl Config {
     pub fn is_launchers_child(&self) -> bool {
         is_child_of_launcher(&self.wishes.run_dir)
     }
+}
+
+/// Whether descriptor `number` is of the directory `run_dir`.
+fn is_of(number: RawFd, run_dir: &Path) -> bool {
+    if number < 0 {
+        return false;
+    }
+    // SAFETY: only asked what it is, before the program runs; that it is closed is an answer.
+    let fd = unsafe { BorrowedFd::borrow_raw(number) };
+    let found = rustix::fs::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    let wanted = std::fs::metadata(run_dir).map(|meta| (meta.dev(), meta.ino()));
+    found
+        .ok()
+        .is_some_and(|found| wanted.is_ok_and(|wanted| wanted == found))
 }
 
 fn is_child_of_launcher(run_dir: &Path) -> bool {
@@ -59,6 +82,16 @@ fn has_no_ledger(run_dir: &Path, pid: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_launcher_left_open_is_known_by_what_it_is() {
+        let dir = std::fs::File::open("/proc").unwrap();
+        let number = std::os::fd::AsRawFd::as_raw_fd(&dir);
+        assert!(is_of(number, Path::new("/proc")));
+        assert!(!is_of(number, Path::new("/")));
+        assert!(!is_of(1_000_000, Path::new("/proc")));
+        assert!(!is_of(-1, Path::new("/proc")));
+    }
 
     #[test]
     fn the_first_image_of_a_process_finds_no_ledger_of_its_own() {

@@ -16,6 +16,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::config::Config;
 use crate::refuse::with_limits;
+use crate::standard_error;
 
 /// Maps a new ledger file of this process: at `place`, over the one before, in a forked child.
 pub fn map_ledger(
@@ -95,6 +96,15 @@ fn leave_note(config: &Config, errno: rustix::io::Errno) {
         Ledger::SIZE
     );
     let reason = with_limits(&reason);
+    if config.wishes.exec.is_some() {
+        if !config.wishes.quiet {
+            standard_error::tell(&format!(
+                "process {} is governed, and is in no statistics: {reason}",
+                std::process::id()
+            ));
+        }
+        return;
+    }
     if std::fs::write(&path, reason).is_err() {
         let _ = std::fs::remove_file(&path);
     }

@@ -45,6 +45,7 @@ mod retry;
 mod scanner;
 mod scratch_stack;
 mod stacks;
+mod standard_error;
 mod start;
 mod threads;
 

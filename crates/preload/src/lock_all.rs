@@ -17,6 +17,8 @@ pub struct LockAll {
     flags: u32,
     /// Of the launcher: its own child is not to run unlocked.
     launcher: i32,
+    /// The launcher is not the program's parent, but became the program.
+    exec: bool,
     /// For programs started with another environment.
     pub variables: Vec<Vec<u8>>,
     /// Path of this library.
@@ -24,9 +26,13 @@ pub struct LockAll {
 }
 
 impl LockAll {
-    /// Whether the launcher is this process's parent.
+    /// Whether this process is the one that the launcher started, or became.
     fn is_first(&self) -> bool {
-        rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) == Some(self.launcher)
+        let process = match self.exec {
+            true => Some(rustix::process::getpid()),
+            false => rustix::process::getppid(),
+        };
+        process.map(|p| p.as_raw_nonzero().get()) == Some(self.launcher)
     }
 }
 
@@ -111,6 +117,7 @@ fn from_environment() -> Option<LockAll> {
     Some(LockAll {
         flags: MCL_CURRENT | MCL_FUTURE | mode,
         launcher: wish.launcher,
+        exec: wish.exec,
         variables: environment::entries(wish.variables()),
         agent: OsString::from(wish.agent).into_vec(),
     })

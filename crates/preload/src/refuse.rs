@@ -6,8 +6,9 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
 
-/// Tells why this process is not governed: the launcher, or who reads its stderr where the
-/// launcher's directory is out of reach (privileges given up, another root directory). The program
+/// Tells why this process is not governed: the launcher, or who reads its stderr where there is no
+/// launcher any more, or its directory is out of reach (privileges given up, another root
+/// directory). The program
 /// the launcher started is ended, before any of it runs; any other goes on without the agent.
 ///
 /// Called on the program's own thread: the agent's threads have no stderr.
@@ -23,7 +24,8 @@ pub fn decline(config: &Config, refusal: &Refusal) {
     let has_room = getrlimit(Resource::Fsize)
         .current
         .is_none_or(|most| most >= reason.len() as u64);
-    let is_left = has_room && std::fs::write(path, reason).is_ok();
+    let has_reader = config.wishes.exec.is_none();
+    let is_left = has_reader && has_room && std::fs::write(path, reason).is_ok();
     if config.is_first {
         if !is_left {
             eprintln!("pagetide: this program cannot be paged: {reason}");

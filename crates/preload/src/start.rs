@@ -3,7 +3,7 @@
 //! The scanner starts first, with a descriptor table of its own, opens everything the pager
 //! needs there, and starts the other threads, which share its table. The program's thread waits
 //! until memory is governed.
-use std::os::fd::{AsFd as _, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd as _, FromRawFd as _, IntoRawFd, OwnedFd};
 
 use pagetide_kernel::loaded::for_each_runtime_segment;
 use pagetide_kernel::own::exclude;
@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::counters::{identify, map_ledger};
 use crate::refuse::{decline, with_limits};
 use crate::scanner::Scanner;
-use crate::{deferral, forking, processors, stacks, threads};
+use crate::{deferral, forking, processors, stacks, standard_error, threads};
 
 /// Set aside for the agent's own memory: page words for all 128 TiB that a program can map (8 bytes
 /// a page, 256 GiB), and 64 GiB for everything else.
@@ -70,6 +70,12 @@ pub fn at_load() {
     }
     if let Err(refusal) = agent::wait_for_start() {
         decline(&config, &refusal);
+    }
+    // By now there is a ledger, by which others see that the run goes on.
+    if let Some(number) = config.left_open {
+        // SAFETY: left open for this library by the launcher; the program does not run yet and
+        // knows nothing of it.
+        drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 }
 
@@ -128,9 +134,12 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     })?;
     let ledger = map_ledger(&config, None)?;
     let budget_pages = wishes.budget_bytes.div_ceil(4096);
-    let pager = Pager::new(Ownership::Program, budget_pages, handles, store, ledger)
+    let mut pager = Pager::new(Ownership::Program, budget_pages, handles, store, ledger)
         .map_err(|e| e.to_string())?
         .with_policy(wishes.policy);
+    if wishes.exec.is_some() {
+        pager = pager.with_teller(standard_error::tell);
+    }
     if let Some(path) = &wishes.trace
         && config.is_launchers_child()
     {

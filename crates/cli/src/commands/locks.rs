@@ -154,7 +154,7 @@ mod tests {
         let of = |root| {
             let situation = Situation {
                 root,
-                container: false,
+                container: None,
             };
             may_see(situation, 42)
         };

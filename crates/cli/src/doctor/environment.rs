@@ -2,10 +2,12 @@
 use std::fs;
 
 use pagetide_kernel::procfs::{memory, status};
+use rustix::io::Errno;
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::finding::{Finding, Need, Status};
 use crate::agent;
+use crate::container::Container;
 use crate::fix::Situation;
 use crate::rundir;
 use crate::size::Bytes;
@@ -18,13 +20,9 @@ const MEMLOCK_BYTES_LOW: u64 = 8 << 20;
 
 /// Everything about the surroundings.
 pub fn examine(situation: Situation) -> Vec<Finding> {
-    let mut findings = vec![
-        user(situation),
-        device(),
-        sysctl(),
-        capabilities(),
-        memory_lock(situation),
-    ];
+    let mut findings = vec![user()];
+    findings.extend(container(situation));
+    findings.extend([device(), sysctl(), capabilities(), memory_lock(situation)]);
     findings.extend([huge_pages(), available(), cgroups(), swap()]);
     findings.extend([installed_agent(), run_directory()]);
     findings
@@ -40,18 +38,20 @@ fn info(topic: &'static str, name: &str, detail: impl Into<String>, used_for: &s
     Finding::ok(topic, name, Need::Elsewhere, detail, used_for)
 }
 
-fn user(situation: Situation) -> Finding {
-    let place = if situation.container {
-        ", in a container"
-    } else {
-        ""
+fn user() -> Finding {
+    info(PRIVILEGES, "user", geteuid().as_raw().to_string(), "")
+}
+
+/// How this one gets the device, said where it has it as well: who moves the program elsewhere
+/// needs the line again.
+fn container(situation: Situation) -> Option<Finding> {
+    let (kind, how) = match (situation.container, Container::marked()) {
+        (Some(container), _) => (container, ""),
+        (None, marked) => (marked?, ", which keeps nothing closed to this process"),
     };
-    info(
-        PRIVILEGES,
-        "user",
-        format!("{}{place}", geteuid().as_raw()),
-        "",
-    )
+    let used_for = format!("for paging: {}", kind.userfaultfd(Errno::PERM));
+    let detail = format!("{kind}{how}");
+    Some(info(PRIVILEGES, "container", detail, &used_for))
 }
 
 fn device() -> Finding {

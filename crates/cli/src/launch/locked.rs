@@ -11,7 +11,8 @@ use crate::agent;
 use crate::args::{LockMode, Run};
 use crate::exit::Failure;
 
-/// Runs the program with its memory locked and returns the code to exit with.
+/// Runs the program with its memory locked and returns the code to exit with; does not return if it
+/// becomes the program.
 ///
 /// Whether the lock limit suffices is known only where the program's libraries are mapped: address
 /// space counts in full, touched or not. So it is the agent that says, before `main`, with the
@@ -23,14 +24,17 @@ pub fn run(
     inherited: &Inherited,
 ) -> Result<u8, Failure> {
     raise_limit();
-    // The agent ends the program if it cannot be locked; a descendant (another parent than this
-    // process) is only told of.
+    // The agent ends the program if it cannot be locked; a descendant is only told of.
     let wish = LockAll {
         on_fault: matches!(mode, LockMode::OnFault),
         launcher: std::process::id() as i32,
+        exec: options.exec,
         agent: agent::find()?,
     };
     let environment = agent::preloaded(&wish.agent, wish.variables());
+    if options.exec {
+        return Err(spawn::exec(file, &options.command, &environment, inherited));
+    }
     let signals = spawn::take_over_signals(inherited).map_err(wait::failure)?;
     let child = spawn::spawn(file, &options.command, &environment, inherited)?;
     let ended = wait::wait(child, &signals, None, || {}).map_err(wait::failure)?;

@@ -1,5 +1,6 @@
 //! `pagetide run`: check everything that can be checked, start the program under the agent, wait
 //! for it, and report.
+mod becoming;
 mod destination;
 pub mod inherited;
 pub mod locked;
@@ -32,7 +33,8 @@ use destination::Destination;
 use inherited::Inherited;
 use outcome::Outcome;
 
-/// Runs the program and returns the code to exit with.
+/// Runs the program and returns the code to exit with; with `--exec`, becomes it and does not
+/// return.
 pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     // A write beyond the limit on file sizes is to fail, and be told. The program gets its mask as
     // it was.
@@ -40,6 +42,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let path = std::env::var_os("PATH");
     let file = program::find::find(&options.command[0], path.as_deref())?;
     check_descriptors()?;
+    becoming::check(options)?;
     program::check(&file)?;
     if let Some(mode) = options.lock {
         return locked::run(mode, &file, options, inherited);
@@ -55,6 +58,10 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let budget_bytes = options.resident.resolve(available_to("self"));
     let outputs = Outputs::open(options)?;
     let run_dir = RunDir::create()?;
+    let exec = match options.exec {
+        true => Some(run_dir.leave_open()?),
+        false => None,
+    };
     let wishes = Wishes {
         budget_bytes,
         store,
@@ -63,9 +70,18 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         mappings_over_bytes: options.only_mappings_over.unwrap_or(0),
         run_dir: run_dir.path().to_owned(),
         quiet: options.quiet,
+        exec,
         agent,
     };
     let environment = agent::preloaded(&wishes.agent, wishes.variables());
+    if options.exec {
+        return Err(spawn::exec(
+            &file,
+            &options.command,
+            &environment,
+            inherited,
+        ));
+    }
 
     let signals = spawn::take_over_signals(inherited).map_err(wait::failure)?;
     let caretaker = remote::Caretaker::begin(&wishes.store);

@@ -23,6 +23,29 @@ pub fn spawn(
     environment: &[(&str, OsString)],
     inherited: &Inherited,
 ) -> Result<Pid, Failure> {
+    match prepared(file, command, environment, inherited).spawn() {
+        Ok(started) => Ok(Pid::from_raw(started.id() as i32)),
+        Err(error) => Err(not_executed(file, &error)),
+    }
+}
+
+/// The same in the place of this process; returns only where that cannot be done.
+pub fn exec(
+    file: &Path,
+    command: &[OsString],
+    environment: &[(&str, OsString)],
+    inherited: &Inherited,
+) -> Failure {
+    let error = prepared(file, command, environment, inherited).exec();
+    not_executed(file, &error)
+}
+
+fn prepared(
+    file: &Path,
+    command: &[OsString],
+    environment: &[(&str, OsString)],
+    inherited: &Inherited,
+) -> Command {
     let mut child = Command::new(file);
     child
         .arg0(&command[0])
@@ -45,23 +68,20 @@ pub fn spawn(
     // nor locks: the vector was made before, and an error converts from an errno without
     // allocation.
     unsafe { child.pre_exec(restore) };
-    match child.spawn() {
-        Ok(started) => Ok(Pid::from_raw(started.id() as i32)),
-        Err(error) => {
-            let (exit, next) = match error.kind() {
-                std::io::ErrorKind::NotFound => (Exit::NotFound, ""),
-                std::io::ErrorKind::WouldBlock => (
-                    Exit::CannotPage,
-                    "; the user's processes are limited: raise `ulimit -u`",
-                ),
-                _ => (Exit::NotExecutable, ""),
-            };
-            Err(Failure::new(
-                exit,
-                format!("{}: cannot be executed ({error}){next}", file.display()),
-            ))
-        }
-    }
+    child
+}
+
+fn not_executed(file: &Path, error: &std::io::Error) -> Failure {
+    let (exit, next) = match error.kind() {
+        std::io::ErrorKind::NotFound => (Exit::NotFound, ""),
+        std::io::ErrorKind::WouldBlock => (
+            Exit::CannotPage,
+            "; the user's processes are limited: raise `ulimit -u`",
+        ),
+        _ => (Exit::NotExecutable, ""),
+    };
+    let text = format!("{}: cannot be executed ({error}){next}", file.display());
+    Failure::new(exit, text)
 }
 
 /// Makes children waitable although whoever started us had SIGCHLD ignored, and blocks every

@@ -22,6 +22,22 @@ pub fn binary() -> Result<PathBuf, String> {
         .clone()
 }
 
+/// Puts copies of the command and its agent into `directory`, which anybody may use from then on.
+pub fn copy_for_anybody(directory: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let readable = |path: &Path| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755))
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    };
+    readable(directory);
+    let binary = binary().expect("there is a command");
+    for from in [binary.with_file_name("libpagetide_preload.so"), binary] {
+        let to = directory.join(from.file_name().expect("it is a file"));
+        std::fs::copy(&from, &to).unwrap_or_else(|error| panic!("{}: {error}", from.display()));
+        readable(&to);
+    }
+}
+
 /// Cargo builds the command for the tests but not the shared library that it loads into programs.
 fn build_agent(binary: &Path) -> Result<(), String> {
     let directory = binary.parent().ok_or("the command has no directory")?;

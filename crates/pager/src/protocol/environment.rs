@@ -1,6 +1,7 @@
 //! What the launcher tells the agent: environment variables, all named here, written and read by
 //! [`Wishes`], or by [`LockAll`] in their stead.
 use std::ffi::OsString;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
@@ -23,8 +24,11 @@ const TRACE: &str = "PAGETIDE_TRACE";
 /// `1` where nothing is to be said of processes that run without the agent: wished by the user, or
 /// said already.
 pub const QUIET: &str = "PAGETIDE_QUIET";
-/// Instead of all these: how memory is to be locked, `on-fault:PID` or `now:PID` with the
-/// launcher's process ID.
+/// For a launcher that becomes the program: the descriptor of the run's directory that it leaves
+/// open; else empty.
+const EXEC: &str = "PAGETIDE_EXEC";
+/// Instead of all these: how memory is to be locked, `on-fault:PID` or `now:PID` with the process
+/// ID of the launcher, or, followed by `:exec`, of the program that the launcher becomes.
 const LOCK: &str = "PAGETIDE_LOCK";
 /// Path of the agent that is loaded.
 pub const AGENT: &str = "PAGETIDE_PRELOAD";
@@ -36,7 +40,7 @@ pub const MASK: &str = mask::VARIABLE;
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// Those that executed programs get as well.
-const PASSED_ON: [&str; 8] = [
+const PASSED_ON: [&str; 9] = [
     BUDGET,
     STORE,
     MAPPINGS_OVER,
@@ -44,6 +48,7 @@ const PASSED_ON: [&str; 8] = [
     AGENT,
     POLICY,
     QUIET,
+    EXEC,
     MASK,
 ];
 
@@ -67,6 +72,10 @@ pub struct Wishes {
     pub run_dir: PathBuf,
     /// Nothing is to be said of a process that runs without the agent.
     pub quiet: bool,
+    /// The launcher becomes the program, so there is nobody to read notes: what is to be said goes
+    /// to the standard error stream. The run's directory is open under this number, which tells the
+    /// first program from those that it executes or starts, and keeps the directory until then.
+    pub exec: Option<RawFd>,
     /// Path of the agent.
     pub agent: PathBuf,
 }
@@ -76,6 +85,7 @@ impl Wishes {
     /// have.
     pub fn variables(&self) -> Variables {
         let trace = self.trace.clone().unwrap_or_default();
+        let exec = self.exec.map(|fd| fd.to_string()).unwrap_or_default();
         vec![
             (AGENT, self.agent.clone().into()),
             (BUDGET, self.budget_bytes.to_string().into()),
@@ -84,6 +94,7 @@ impl Wishes {
             (POLICY, self.policy.name().into()),
             (QUIET, u8::from(self.quiet).to_string().into()),
             (TRACE, trace.into()),
+            (EXEC, exec.into()),
             (MAPPINGS_OVER, self.mappings_over_bytes.to_string().into()),
         ]
     }
@@ -109,6 +120,7 @@ impl Wishes {
                 .unwrap_or(0),
             run_dir: value(RUN_DIR)?.into(),
             quiet: value(QUIET).is_some_and(|value| value == "1"),
+            exec: text(EXEC).and_then(|text| text.parse().ok()),
             agent: value(AGENT)?.into(),
         })
     }
@@ -138,6 +150,8 @@ pub struct LockAll {
     pub on_fault: bool,
     /// The launcher's process ID: its own child is not to run unlocked.
     pub launcher: i32,
+    /// The launcher becomes the program: it is that process itself, not its child.
+    pub exec: bool,
     /// Path of the agent.
     pub agent: PathBuf,
 }
@@ -146,8 +160,9 @@ impl LockAll {
     /// For the program's environment, and for programs it executes.
     pub fn variables(&self) -> Variables {
         let mode = if self.on_fault { "on-fault" } else { "now" };
+        let exec = if self.exec { ":exec" } else { "" };
         vec![
-            (LOCK, format!("{mode}:{}", self.launcher).into()),
+            (LOCK, format!("{mode}:{}{exec}", self.launcher).into()),
             (AGENT, self.agent.clone().into()),
         ]
     }
@@ -159,6 +174,10 @@ impl LockAll {
 
     fn read(value: impl Fn(&str) -> Option<OsString>) -> Option<LockAll> {
         let text = value(LOCK)?.into_string().ok()?;
+        let (text, exec) = match text.strip_suffix(":exec") {
+            Some(text) => (text, true),
+            None => (&text[..], false),
+        };
         let (mode, launcher) = text.split_once(':')?;
         Some(LockAll {
             on_fault: match mode {
@@ -167,6 +186,7 @@ impl LockAll {
                 _ => return None,
             },
             launcher: launcher.parse().ok()?,
+            exec,
             agent: value(AGENT)?.into(),
         })
     }
@@ -191,10 +211,11 @@ mod tests {
             mappings_over_bytes: 7,
             run_dir: "/run-1".into(),
             quiet: true,
+            exec: Some(7),
             agent: "/a.so".into(),
         };
-        for trace in [wishes.trace.clone(), None] {
-            wishes.trace = trace;
+        for (trace, exec) in [(wishes.trace.clone(), Some(7)), (None, None)] {
+            (wishes.trace, wishes.exec) = (trace, exec);
             let written = wishes.variables();
             assert_eq!(
                 Wishes::read(|name| value_in(&written, name)),
@@ -209,6 +230,7 @@ mod tests {
         let read = Wishes::read(|name| value_in(&least, name)).unwrap();
         assert_eq!((read.store.as_str(), read.quiet), ("ram:", false));
         assert_eq!((read.policy, read.trace), (Kind::default(), None));
+        assert_eq!(read.exec, None);
         assert_eq!(
             Wishes::read(|name| value_in(&least[1..].to_vec(), name)),
             None
@@ -217,10 +239,11 @@ mod tests {
 
     #[test]
     fn how_memory_is_locked_is_read_as_it_was_written() {
-        for on_fault in [true, false] {
+        for (on_fault, exec) in [(true, true), (true, false), (false, true), (false, false)] {
             let wish = LockAll {
                 on_fault,
                 launcher: 42,
+                exec,
                 agent: "/a.so".into(),
             };
             let written = wish.variables();
