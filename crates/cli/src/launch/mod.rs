@@ -2,6 +2,7 @@
 //! for it, and report.
 mod becoming;
 mod destination;
+mod group_limit;
 pub mod inherited;
 pub mod locked;
 pub mod outcome;
@@ -30,8 +31,10 @@ use crate::plot::samples::{INTERVAL, Recorder};
 use crate::program;
 use crate::rundir::RunDir;
 use destination::Destination;
+use group_limit::GroupLimit;
 use inherited::Inherited;
 use outcome::Outcome;
+use wait::Ended;
 
 /// Runs the program and returns the code to exit with; with `--exec`, becomes it and does not
 /// return.
@@ -57,6 +60,9 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let store = store::open(&options.store)?;
     let budget_bytes = options.resident.resolve(available_to("self"));
     let outputs = Outputs::open(options)?;
+    let group = GroupLimit::of_this_process();
+    let warning = group.warning(budget_bytes).filter(|_| !options.quiet);
+    warning.iter().for_each(|message| say(message));
     let run_dir = RunDir::create()?;
     let exec = match options.exec {
         true => Some(run_dir.leave_open()?),
@@ -74,18 +80,14 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         agent,
     };
     let environment = agent::preloaded(&wishes.agent, wishes.variables());
+    let command = &options.command;
     if options.exec {
-        return Err(spawn::exec(
-            &file,
-            &options.command,
-            &environment,
-            inherited,
-        ));
+        return Err(spawn::exec(&file, command, &environment, inherited));
     }
 
     let signals = spawn::take_over_signals(inherited).map_err(wait::failure)?;
     let caretaker = remote::Caretaker::begin(&wishes.store);
-    let child = spawn::spawn(&file, &options.command, &environment, inherited)?;
+    let child = spawn::spawn(&file, command, &environment, inherited)?;
     let mut recorder = Recorder::default();
     let interval = outputs.picture.as_ref().map(|_| INTERVAL);
     let sample = || recorder.sample(run_dir.path());
@@ -95,9 +97,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         caretaker.end();
     }
     let outcome = Outcome::collect(run_dir.path());
-    for message in outcome.messages(ended, !options.quiet) {
-        say(&message);
-    }
+    say_all(&outcome, ended, &group, budget_bytes, options.quiet);
     // What cannot be written now (a full disk) is said, but the exit code stays the program's.
     if let Err(failure) = outputs.write(&outcome, &recorder, budget_bytes) {
         say(&failure.message);
@@ -109,6 +109,20 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         say(&summary);
     }
     Ok(outcome.code(ended))
+}
+
+/// What went otherwise than was asked for; warnings unless `quiet`.
+fn say_all(outcome: &Outcome, ended: Ended, group: &GroupLimit, budget_bytes: u64, quiet: bool) {
+    let messages = outcome.messages(ended, !quiet);
+    let governed = outcome.governed.iter().map(|p| &p.reading.statistics);
+    let kills = match quiet {
+        true => None,
+        false => group.kills_since(budget_bytes, governed),
+    };
+    messages
+        .iter()
+        .chain(&kills)
+        .for_each(|message| say(message));
 }
 
 /// With fewer than these, launching itself fails somewhere; what a store needs is seen later.

@@ -186,6 +186,23 @@ pub fn limited_groups(pid: &str) -> Vec<LimitedGroup> {
     groups
 }
 
+/// How often the kernel ended a process of the memory cgroup of process `pid` (`self` works), or of
+/// one below it, for want of memory; 0 where that is not told.
+pub fn oom_kills(pid: &str) -> u64 {
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let cgroup = read(&Path::new("/proc").join(pid).join("cgroup"));
+    let ancestries = ancestries(&cgroup, &read(Path::new("/proc/self/mountinfo")));
+    let kills = |ancestry: &Ancestry| {
+        let name = match ancestry.unified {
+            true => "memory.events",
+            false => "memory.oom_control",
+        };
+        let own = ancestry.directories.first()?;
+        field(&read(&own.join(name)), "oom_kill ")
+    };
+    ancestries.iter().filter_map(kills).sum()
+}
+
 /// Bytes of memory available to process `pid` (`self` works): the least of `MemAvailable` and what
 /// its cgroups leave.
 pub fn available_to(pid: &str) -> u64 {
