@@ -37,14 +37,15 @@ fn a_fault_that_waits_for_room_counts_once() {
     // So small a budget has no reserve: once it is full, each page waits for another to leave.
     const PAGES: usize = 256;
     const RESIDENT: usize = 16;
+    // So far from each other that no zeros are installed ahead.
+    const APART: usize = 64;
     let waited = |resident: usize| {
-        let mut region = (builder().length(PAGES * PAGE))
+        let mut region = (builder().length(PAGES * APART * PAGE))
             .resident((resident * PAGE) as u64)
             .build()
             .unwrap();
-        // Downwards, where no zeros are installed ahead.
-        for page in region.as_mut_slice().chunks_exact_mut(PAGE).rev() {
-            page[0] = 1;
+        for pages in region.as_mut_slice().chunks_exact_mut(APART * PAGE) {
+            pages[0] = 1;
         }
         region.stats().faults_waited
     };
