@@ -323,15 +323,15 @@ impl Evictor<'_> {
         drop(gate);
         let dropped = empty(run);
         pager.space.own_drops.end_call();
-        match dropped {
-            true => Vec::new(),
-            // The program has locked a part just now, perhaps after the event was read.
-            false => {
-                let _gate = pager.gate.lock();
-                let untold = pager.space.own_drops.lock().withdraw(run);
-                pager.present_in(run).unwrap_or(untold)
-            }
+        if dropped && run.pages() == 1 {
+            return Vec::new();
         }
+        // The program has locked a part just now, perhaps after the event was read. And before
+        // Linux 6.16 a call that finds the mapping split ends at the split and says that all is
+        // well.
+        let _gate = pager.gate.lock();
+        let untold = pager.space.own_drops.lock().withdraw(run);
+        pager.present_in(run).unwrap_or(untold)
     }
 
     /// Empties Dropping pages and makes them Stored, or puts back what may not be emptied.
