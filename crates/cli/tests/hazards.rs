@@ -176,8 +176,8 @@ macro_rules! all_hazards {
             remap_races reservation rlimit_as
             rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc
             sigalrm_storm sigkill_child sigprof_itimer sigsegv_genuine sigwait_signalfd spawn_family
-            split_while_emptied static_arrays stop_continue sync_in_paged_memory threads_come_and_go thread_stacks
-            two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
+            split_while_emptied static_arrays stop_continue sync_in_paged_memory threads_come_and_go
+            thread_stacks two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
         }
     };
 }

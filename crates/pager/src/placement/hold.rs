@@ -23,8 +23,8 @@ use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
 use super::binding::only;
 
-/// How long a thread that asks to be let go waits for the one that holds it just now, which on a busy
-/// machine may get no processor for long.
+/// How long a thread that asks to be let go waits for the one that holds it just now, which may get
+/// no processor for long on a busy machine.
 const PATIENCE_NS: u64 = 200_000_000;
 /// How long a thread that was let go by its own doing is not held again.
 pub(super) const RESPITE_NS: u64 = 50_000_000;
