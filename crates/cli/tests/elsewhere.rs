@@ -112,6 +112,61 @@ fn a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_say
     assert_eq!(outcome.stdout_text(), format!("{nobody}\n"));
 }
 
+/// A program that gives up its privileges, and then does what `then` says; the mask is that of
+/// [`pagetide_kernel::mask`].
+fn given_up(place: &Place, mask: &str, then: &str) -> Outcome {
+    const GIVEN_UP: &str = "import ctypes, mmap, os, sys\n\
+        os.setgroups([]); os.setgid(65534); os.setuid(65534)\n";
+    let mut command = Command::new(place.0.path().join("pagetide"));
+    command.env("XDG_RUNTIME_DIR", place.0.path().join("runs"));
+    command.env("PAGETIDE_MASK", mask);
+    command.args(["run", "--resident", "4M", "--", "python3", "-c"]);
+    run(command.arg([GIVEN_UP, then].concat()), LIMIT)
+}
+
+/// Without the device the right to page is a privilege, which a child has no more.
+#[test]
+fn fork_fails_where_the_right_to_page_was_given_up_and_the_run_says_so() {
+    let name = "fork_fails_where_the_right_to_page_was_given_up_and_the_run_says_so";
+    if let Some(reason) = unable("python3") {
+        return skipped(name, &reason);
+    }
+    if std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd")
+        .is_ok_and(|value| value.trim() == "1")
+    {
+        return skipped(name, "vm.unprivileged_userfaultfd lets everybody page");
+    }
+    let fork = "try: os.fork()\nexcept PermissionError: sys.exit(7)";
+    let outcome = given_up(&Place::new(), "device", fork);
+    outcome.expect_code(7);
+    outcome.expect_told("fork failed with EPERM");
+}
+
+/// Such a child can leave no file of its own in the run's directory.
+#[test]
+fn a_child_of_a_program_without_privileges_that_is_ended_is_told_of() {
+    let name = "a_child_of_a_program_without_privileges_that_is_ended_is_told_of";
+    if let Some(reason) = unable("python3") {
+        return skipped(name, &reason);
+    }
+    if std::fs::metadata("/dev/userfaultfd").is_err() {
+        return skipped(name, "no /dev/userfaultfd: such a program cannot fork");
+    }
+    // The system call itself: more than the budget is locked, so that nothing can be evicted.
+    let lock = "\
+        pid = os.fork()\n\
+        if pid: os._exit(0 if os.WIFSIGNALED(os.waitpid(pid, 0)[1]) else 8)\n\
+        libc = ctypes.CDLL(None)\n\
+        memory = mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)\n\
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))\n\
+        libc.syscall(149, ctypes.c_ulong(start), ctypes.c_ulong(6 << 20))\n\
+        for at in range(0, 64 << 20, 4096): memory[at] = 1\n\
+        os._exit(9)";
+    let outcome = given_up(&Place::new(), "", lock);
+    outcome.expect_code(5);
+    outcome.expect_told("was governed, but is in no statistics");
+}
+
 /// What has another number inside than outside leaves no trace, and is not taken for a process with
 /// its number.
 #[test]

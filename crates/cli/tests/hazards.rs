@@ -289,7 +289,7 @@ under_mask! {
 under_mask! {
     /// The userfaultfd comes from the system call.
     without_device "device":
-    exec_self fork_deep fork_verify madvise_dontneed spawn_family two_threads_one_page
+    exec_self fork_deep fork_verify madvise_dontneed setuid_drop spawn_family two_threads_one_page
 }
 
 under_mask! {

@@ -10,7 +10,7 @@ use crate::advice::{self, Wish};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::counters::{identify, map_ledger};
 use crate::scanner::Scanner;
-use crate::threads;
+use crate::{lines, threads};
 
 /// What the forking thread hands to the child's scanner: descriptor numbers in the table both start
 /// with.
@@ -49,8 +49,14 @@ extern "C" fn enter_child_scanner(_: *const ()) -> ! {
 }
 
 fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
-    let Kept { device, proc, .. } = kept;
+    let Kept {
+        device,
+        proc,
+        lines,
+        ..
+    } = kept;
     procfs::keep(proc.unwrap_or(-1));
+    lines::keep(lines);
     let keep: Vec<RawFd> = kept.numbers().collect();
     let pager = &agent.pager;
     threads::isolate(&keep)?;

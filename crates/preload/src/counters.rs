@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagetide_kernel::own::{Mapping, exclude};
 use pagetide_kernel::procfs;
@@ -16,7 +16,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::config::Config;
 use crate::refuse::with_limits;
-use crate::standard_error;
+use crate::{lines, standard_error};
+
+/// Whether the ledger is in a file, where the launcher finds it.
+static IN_FILE: AtomicBool = AtomicBool::new(false);
 
 /// Maps a new ledger file of this process: at `place`, over the one before, in a forked child.
 pub fn map_ledger(
@@ -42,6 +45,7 @@ pub fn map_ledger(
              there"
         ));
     }
+    IN_FILE.store(file.is_ok(), Ordering::Release);
     if let Err(errno) = &file {
         leave_note(config, *errno);
     }
@@ -105,8 +109,17 @@ fn leave_note(config: &Config, errno: rustix::io::Errno) {
         }
         return;
     }
-    if std::fs::write(&path, reason).is_err() {
+    if std::fs::write(&path, &reason).is_err() {
         let _ = std::fs::remove_file(&path);
+        lines::append(Note::Uncounted, &reason);
+    }
+}
+
+/// Tells of a loss that no ledger in a file tells of: where the launcher looks, or else the reader
+/// of the program's standard error stream. May be called in a signal handler.
+pub fn tell_of_loss(message: &str) {
+    if !IN_FILE.load(Ordering::Acquire) && !lines::append(Note::Lost, message) {
+        standard_error::tell(message);
     }
 }
 

@@ -10,6 +10,7 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use pagetide_kernel::fork::{AroundFork, forking_call, syscall6, with_forks_caught};
 use pagetide_kernel::memory::set_inherited;
 use pagetide_kernel::sync::{LockGuard, Mutex};
+use pagetide_kernel::uffd;
 use pagetide_pager::address_space::mapping_lock::MappingGuard;
 use pagetide_pager::page::word::GENERATIONS;
 use pagetide_store::Freeze;
@@ -29,6 +30,10 @@ use crate::{alloc, exec, grown, handover, scratch_stack};
 const DESCRIPTORS_NEEDED: u64 = 20;
 /// Likewise the bytes of address space that a child's store and tables take at least.
 const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
+
+/// What is said of a fork that was refused for want of the right to page.
+const NO_RIGHT: &[u8] = b"fork failed with EPERM: this process gave up the right to page, which \
+    its child needs; where /dev/userfaultfd is (Linux 6.1, a container that is given it) it is kept";
 
 /// Held from just before the system call until just after, in parent and child.
 struct Held {
@@ -86,11 +91,27 @@ impl Caught {
         {
             return Err(Errno::AGAIN);
         }
+        self.check_right()?;
         let (ticket, lease_fd) = leases::begin(self.agent)?;
         let handed_over = self
             .copy_all(lease_fd)
             .inspect_err(|_| leases::end(ticket, None))?;
         Ok((handed_over, ticket))
+    }
+
+    /// A child needs a userfaultfd, which it opens by the device that was kept, or, without one,
+    /// with the rights that the program has by now.
+    fn check_right(&self) -> Result<(), Errno> {
+        if self.agent.kept.lock().device.is_some() {
+            return Ok(());
+        }
+        let opened = uffd::open(None);
+        opened.map(drop).map_err(|error| {
+            if error.syscall == Errno::PERM {
+                self.agent.pager.ledger.set_message(NO_RIGHT);
+            }
+            error.syscall
+        })
     }
 
     fn copy_all(&self, lease_fd: RawFd) -> Result<Box<Kept>, Errno> {

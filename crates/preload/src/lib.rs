@@ -31,6 +31,7 @@ mod forking;
 mod grown;
 mod handover;
 mod leases;
+mod lines;
 mod lock_all;
 mod locking;
 mod mapping;

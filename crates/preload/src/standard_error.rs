@@ -8,20 +8,12 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-/// Most bytes of a line.
-const LINE: usize = 1024;
+use crate::lines::Line;
 
 /// Writes `message` in a line of its own to what is the program's descriptor 2 at this moment, if
 /// that takes it without waiting. Allocates nothing and holds no lock.
 pub fn tell(message: &str) {
-    let mut line = [0; LINE];
-    let mut len = 0;
-    for part in [&b"pagetide: "[..], message.as_bytes()] {
-        let taken = part.len().min(LINE - 1 - len);
-        line[len..len + taken].copy_from_slice(&part[..taken]);
-        len += taken;
-    }
-    line[len] = b'\n';
+    let line = Line::of(&[b"pagetide: ", message.as_bytes()]);
     let Ok(stream) = duplicate().or_else(|_| opened_again()) else {
         return;
     };
@@ -29,7 +21,7 @@ pub fn tell(message: &str) {
     let mut ready = [PollFd::new(&stream, PollFlags::OUT)];
     let _ = poll(&mut ready, Some(&Timespec::default()));
     if ready[0].revents().contains(PollFlags::OUT) {
-        let _ = rustix::io::write(&stream, &line[..=len]);
+        let _ = rustix::io::write(&stream, line.as_bytes());
     }
 }
 

@@ -16,10 +16,10 @@ use pagetide_pager::{Handles, Ownership, Pager};
 
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::config::Config;
-use crate::counters::{identify, map_ledger};
+use crate::counters::{self, identify, map_ledger};
 use crate::refuse::{decline, with_limits};
 use crate::scanner::Scanner;
-use crate::{deferral, forking, processors, stacks, standard_error, threads};
+use crate::{deferral, forking, lines, processors, stacks, standard_error, threads};
 
 /// Set aside for the agent's own memory: page words for all 128 TiB that a program can map (8 bytes
 /// a page, 256 GiB), and 64 GiB for everything else.
@@ -137,9 +137,13 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     let mut pager = Pager::new(Ownership::Program, budget_pages, handles, store, ledger)
         .map_err(|e| e.to_string())?
         .with_policy(wishes.policy);
-    if wishes.exec.is_some() {
-        pager = pager.with_teller(standard_error::tell);
-    }
+    pager = pager.with_teller(match wishes.exec {
+        Some(_) => standard_error::tell,
+        None => counters::tell_of_loss,
+    });
+    let lines = lines::open_file(&wishes.run_dir).ok();
+    let lines = lines.map(OwnedFd::into_raw_fd);
+    lines::keep(lines);
     if let Some(path) = &wishes.trace
         && config.is_launchers_child()
     {
@@ -149,6 +153,7 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     let kept = Kept {
         device: device.map(OwnedFd::into_raw_fd),
         proc,
+        lines,
         stores: vec![pager.stores.active().descriptors()],
         leases: vec![],
     };

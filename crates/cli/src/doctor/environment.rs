@@ -75,8 +75,15 @@ fn device() -> Finding {
     )
 }
 
+const SYSCTL: &str = "/proc/sys/vm/unprivileged_userfaultfd";
+
+/// Whether userfaultfd's system call asks for no privilege.
+pub fn everybody_may_page() -> bool {
+    read(SYSCTL).is_some_and(|value| value == "1")
+}
+
 fn sysctl() -> Finding {
-    let value = read("/proc/sys/vm/unprivileged_userfaultfd").unwrap_or_else(|| "not there".into());
+    let value = read(SYSCTL).unwrap_or_else(|| "not there".into());
     info(
         PRIVILEGES,
         "vm.unprivileged_userfaultfd",

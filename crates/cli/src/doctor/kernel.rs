@@ -177,11 +177,20 @@ fn opened(openings: &Openings, situation: Situation) -> Vec<Finding> {
         said(openings.user_mode_only),
         "needs no privilege; enough for regions that are never passed to system calls",
     );
+    let by_privilege = openings.device.is_err() && !super::environment::everybody_may_page();
     vec![
-        if openings.serve_kernel_mode() {
-            full
-        } else {
-            full.but(Status::Missing, situation.userfaultfd(openings))
+        match openings.serve_kernel_mode() {
+            true if by_privilege => {
+                let lost = "by privilege alone: a program that gives up its privileges can no \
+                    longer fork (EPERM)";
+                let full = Finding {
+                    detail: format!("{}; {lost}", full.detail),
+                    ..full
+                };
+                full.but(Status::Degraded, situation.userfaultfd(openings))
+            }
+            true => full,
+            false => full.but(Status::Missing, situation.userfaultfd(openings)),
         },
         match openings.user_mode_only {
             Ok(()) => user,

@@ -29,6 +29,8 @@ pub struct Outcome {
     pub ungoverned: Vec<(u32, String)>,
     /// Why descendants are, or were, governed without counters, each with its process ID.
     pub uncounted: Vec<(u32, String)>,
+    /// Why those were ended by their pagers, each with its process ID.
+    pub lost: Vec<(u32, String)>,
 }
 
 impl Outcome {
@@ -46,6 +48,7 @@ impl Outcome {
             refusals: Note::Refused.read_all(run),
             ungoverned: Note::Ungoverned.read_all(run),
             uncounted: Note::Uncounted.read_all(run),
+            lost: Note::Lost.read_all(run),
         }
     }
 
@@ -59,7 +62,7 @@ impl Outcome {
     /// The launcher's exit code after `ended`: the program's own, unless it does not tell the truth
     /// about the run.
     pub fn code(&self, ended: Ended) -> u8 {
-        if self.governed.iter().any(|p| p.reading.loss.is_some()) {
+        if !self.lost.is_empty() || self.governed.iter().any(|p| p.reading.loss.is_some()) {
             return Exit::DataLost.code();
         }
         match ended {
@@ -128,12 +131,11 @@ impl Outcome {
             lines.extend(started::told(&self.governed));
             lines.extend(self.successors_missing());
         }
-        for (pid, reason) in self.uncounted.iter().filter(|_| warnings) {
-            let reason = printable(reason);
-            lines.push(format!(
-                "process {pid} was governed, but is in no statistics, and whether it lost data is \
-                 not known here: {reason}"
-            ));
+        if warnings {
+            lines.extend(self.uncounted());
+        }
+        for (pid, reason) in &self.lost {
+            lines.push(format!("process {pid}: {}", printable(reason)));
         }
         lines.extend(self.governed.iter().filter_map(|p| told(p, warnings)));
         if warnings {
@@ -148,6 +150,19 @@ impl Outcome {
             ));
         }
         lines
+    }
+
+    /// Of processes without counters: what to say.
+    fn uncounted(&self) -> Option<String> {
+        let (pid, reason) = self.uncounted.first()?;
+        let more = match self.uncounted.len() {
+            1 => String::new(),
+            several => format!(", and so were {} more", several - 1),
+        };
+        Some(format!(
+            "process {pid} was governed, but is in no statistics{more}: {}",
+            printable(reason)
+        ))
     }
 
     /// Of daemons and other processes that go on: what to say.
@@ -370,6 +385,22 @@ mod tests {
         };
         assert_eq!(outcome.messages(Ended::Exited(0), true).len(), 1);
         assert!(outcome.messages(Ended::Exited(0), false).is_empty());
+    }
+
+    #[test]
+    fn a_loss_of_a_process_without_counters_is_told_and_decides_the_code() {
+        let outcome = Outcome {
+            governed: vec![process(9, None, "")],
+            uncounted: vec![(10, "no file".into()), (11, "no file".into())],
+            lost: vec![(11, "a forked child cannot be governed: x".into())],
+            ..Outcome::default()
+        };
+        assert_eq!(outcome.code(Ended::Exited(0)), Exit::DataLost.code());
+        let lines = outcome.messages(Ended::Exited(0), true);
+        assert_eq!(lines.len(), 2);
+        assert!(lines[0].starts_with("process 10 ") && lines[0].contains("so were 1 more"));
+        assert_eq!(lines[1], "process 11: a forked child cannot be governed: x");
+        assert_eq!(outcome.messages(Ended::Exited(0), false), lines[1..]);
     }
 
     #[test]

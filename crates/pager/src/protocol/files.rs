@@ -41,14 +41,25 @@ pub enum Note {
     Ungoverned,
     /// Why a process that is governed has no ledger.
     Uncounted,
+    /// Why a process without a ledger was ended by its pager.
+    Lost,
+}
+
+/// The file to which processes append their notes, as lines `PID.SUFFIX TEXT`, that may not make
+/// files in the directory: those forked after the program gave up its privileges. They inherit it
+/// open.
+pub fn lines(run_dir: &Path) -> PathBuf {
+    run_dir.join("lines")
 }
 
 impl Note {
-    fn suffix(self) -> &'static str {
+    /// How the name of such a file ends, after the process ID.
+    pub fn suffix(self) -> &'static str {
         match self {
             Note::Refused => ".refused",
             Note::Ungoverned => ".ungoverned",
             Note::Uncounted => ".uncounted",
+            Note::Lost => ".lost",
         }
     }
 
@@ -57,17 +68,23 @@ impl Note {
         run_dir.join(format!("{pid}{}", self.suffix()))
     }
 
-    /// The texts of such files in a run directory, by process ID.
+    /// The texts of such files in a run directory, and of such lines, by process ID.
     pub fn read_all(self, run_dir: &Path) -> Vec<(u32, String)> {
+        let pid_of = |name: &str| name.strip_suffix(self.suffix())?.parse::<u32>().ok();
         let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
         let mut found: Vec<(u32, String)> = entries
             .filter_map(|entry| {
                 let name = entry.file_name();
-                let pid = name.to_str()?.strip_suffix(self.suffix())?.parse().ok()?;
+                let pid = pid_of(name.to_str()?)?;
                 let text = std::fs::read(entry.path()).ok()?;
                 Some((pid, String::from_utf8_lossy(&text).trim().to_owned()))
             })
             .collect();
+        let lines = std::fs::read(lines(run_dir)).unwrap_or_default();
+        found.extend(String::from_utf8_lossy(&lines).lines().filter_map(|line| {
+            let (name, text) = line.split_once(' ')?;
+            Some((pid_of(name)?, text.to_owned()))
+        }));
         found.sort();
         found
     }
@@ -102,9 +119,11 @@ mod tests {
         for (pid, note) in [(9, Note::Refused), (8, Note::Refused), (7, Note::Uncounted)] {
             std::fs::write(note.path(&dir, pid), "because\n").unwrap();
         }
+        std::fs::write(lines(&dir), "6.lost because\n5.uncounted because\n4.lost").unwrap();
         let because = |pid| (pid, "because".to_owned());
         assert_eq!(Note::Refused.read_all(&dir), [because(8), because(9)]);
-        assert_eq!(Note::Uncounted.read_all(&dir), [because(7)]);
+        assert_eq!(Note::Uncounted.read_all(&dir), [because(5), because(7)]);
+        assert_eq!(Note::Lost.read_all(&dir), [because(6)]);
         assert_eq!(Note::Ungoverned.read_all(&dir), []);
         std::fs::remove_dir_all(&dir).unwrap();
     }
