@@ -33,7 +33,7 @@ const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
 
 /// What is said of a fork that was refused for want of the right to page.
 const NO_RIGHT: &[u8] = b"fork failed with EPERM: this process gave up the right to page, which \
-    its child needs; where /dev/userfaultfd is (Linux 6.1, a container that is given it) it is kept";
+    its child needs; where /dev/userfaultfd is (Linux 6.1; given to a container) it is kept";
 
 /// Held from just before the system call until just after, in parent and child.
 struct Held {
