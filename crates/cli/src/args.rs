@@ -59,7 +59,7 @@ pub enum Command {
         #[arg(value_parser = pid)]
         pid: u32,
         /// Most bytes resident: 256M, 1.5G, or a share of the memory available to the process
-        #[arg(allow_negative_numbers = true)]
+        #[arg(allow_hyphen_values = true)]
         size: Size,
         /// Give up after so many seconds; the process goes on towards the new bound
         #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
@@ -119,8 +119,7 @@ pub enum Command {
         /// The shell to complete in
         shell: Shell,
     },
-    /// Print the man page, or write one for each command
-    #[command(hide = true)]
+    /// Print the man page, or write one for each command to a directory
     Man {
         /// Where pagetide.1, pagetide-run.1 and so on go
         directory: Option<PathBuf>,
@@ -265,7 +264,7 @@ pub struct Run {
         long,
         value_name = "SIZE",
         default_value = "75%",
-        allow_negative_numbers = true
+        allow_hyphen_values = true
     )]
     pub resident: Size,
     /// Where pages go that are not resident: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET,

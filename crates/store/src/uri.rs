@@ -33,14 +33,21 @@ impl<'a> Parts<'a> {
                 "unknown option `{name}` of the {scheme} store; its options are: {known}"
             )));
         }
+        for (at, (name, value)) in options.iter().enumerate() {
+            if let Some((_, first)) = options[..at].iter().find(|(other, _)| other == name) {
+                return Err(config(format!(
+                    "option `{name}` of the {scheme} store is there twice, as `{first}` and as \
+                     `{value}`; leave one of them"
+                )));
+            }
+        }
         Ok(Parts { place, options })
     }
 
-    /// The value of an option; the last one counts.
+    /// The value of an option.
     pub(crate) fn option(&self, name: &str) -> Option<&'a str> {
         self.options
             .iter()
-            .rev()
             .find(|(key, _)| *key == name)
             .map(|(_, value)| *value)
     }
@@ -181,10 +188,12 @@ mod tests {
 
     #[test]
     fn options() {
-        let parts = Parts::parse("x", "/a/b?keep=1&max=2K&keep=0", &["keep", "max"]).unwrap();
+        let parts = Parts::parse("x", "/a/b?keep=0&max=2K", &["keep", "max"]).unwrap();
         assert_eq!(parts.place, "/a/b");
         assert_eq!(parts.size("max").unwrap(), Some(2048));
         assert!(!parts.flag("keep").unwrap());
+        let twice = Parts::parse("x", "/a?max=1&max=2", &["max"]).err().unwrap();
+        assert!(twice.to_string().contains("`max`") && twice.to_string().contains("twice"));
         let error = Parts::parse("x", "/a?kep=1", &["keep", "max"])
             .err()
             .unwrap();

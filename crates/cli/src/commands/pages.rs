@@ -21,6 +21,7 @@ pub fn man(directory: Option<&Path>) -> Result<u8, Failure> {
 }
 
 fn write_pages(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
     let page = man_page().map_err(|failure| std::io::Error::other(failure.message))?;
     clap_mangen::generate_to(Arguments::command(), directory)?;
     std::fs::write(directory.join("pagetide.1"), page)
