@@ -2,7 +2,7 @@
 //! namespace.
 mod support;
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -110,6 +110,48 @@ fn a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_say
     let outcome = place.pagetide(&["run", "--resident", "4M", "--", "sh", "-c", &line]);
     outcome.expect_code(0);
     assert_eq!(outcome.stdout_text(), format!("{nobody}\n"));
+}
+
+/// The same where everybody may page: what it executes is governed, and can leave nothing in the
+/// run's directory.
+#[test]
+fn a_program_executed_with_fewer_privileges_where_all_may_page_says_once_that_it_is_not_counted() {
+    let name = "a_program_executed_with_fewer_privileges_where_all_may_page_says_once_that_it_is_not_counted";
+    let missing = ["setpriv", "unshare", "mknod"].into_iter().find_map(unable);
+    if let Some(reason) = missing {
+        return skipped(name, &reason);
+    }
+    let Ok(device) = std::fs::metadata("/dev/userfaultfd") else {
+        return skipped(name, "no /dev/userfaultfd");
+    };
+    let (major, minor) = (
+        device.rdev() >> 8,
+        device.rdev() & 255 | device.rdev() >> 12 & !255,
+    );
+    let place = Place::new();
+    let open = place.0.path().join("open");
+    let script = format!(
+        "mknod -m 666 {open} c {major} {minor} && mount --bind {open} /dev/userfaultfd || exit 99
+         exec {pagetide} run --resident 4M -- setpriv --reuid {NOBODY} --clear-groups \
+            sh -c 'id -u; /bin/true; (exit 7)'",
+        open = open.display(),
+        pagetide = place.0.path().join("pagetide").display(),
+    );
+    let mut command = Command::new("unshare");
+    command.env("XDG_RUNTIME_DIR", place.0.path().join("runs"));
+    let outcome = run(command.args(["--mount", "sh", "-c", &script]), LIMIT);
+    if outcome.code() == Some(99) || outcome.stderr_text().contains("unshare failed") {
+        return skipped(name, "no mount of its own can be had");
+    }
+    outcome.expect_code(7);
+    let said = outcome.stderr_text();
+    let times = |text| said.matches(text).count();
+    assert_eq!(
+        times("is governed, and it and what it starts are in no statistics"),
+        1,
+        "{said}"
+    );
+    assert_eq!(times("not governed"), 0, "{said}");
 }
 
 /// A program that gives up its privileges, and then does what `then` says; the mask is that of

@@ -175,7 +175,8 @@ macro_rules! all_hazards {
             processors_unseen proc_self_mem raw_fork raw_syscall_memory read_write_buffers
             remap_races reservation rlimit_as
             rlimit_data rlimit_nofile robust_mutex seccomp_filter setuid_drop sigaltstack_malloc
-            sigalrm_storm sigkill_child sigprof_itimer sigsegv_genuine sigwait_signalfd spawn_family
+            sigalrm_storm sigkill_child signals_in_system_calls sigprof_itimer sigsegv_genuine
+            sigwait_signalfd spawn_family
             split_while_emptied static_arrays stop_continue sync_in_paged_memory threads_come_and_go
             thread_stacks two_threads_one_page ucontext_stacks undumpable vfork_exec vmsplice_pipe
         }
@@ -282,8 +283,8 @@ under_mask! {
     brk_grow_shrink fork_deep fork_discard fork_malloc_threads fork_verify fork_while_unmapping
     fork_while_writing give_up_without_pause madvise_dontneed madvise_free_rewritten malloc_patterns
     many_mappings map_fixed_over_part memory_calls_at_random mlock_part mprotect_readonly
-    mremap_beside_mmap mremap_move mremap_pieces mremap_unmap_grow setuid_drop split_while_emptied
-    threads_come_and_go two_threads_one_page
+    mremap_beside_mmap mremap_move mremap_pieces mremap_unmap_grow setuid_drop
+    signals_in_system_calls split_while_emptied threads_come_and_go two_threads_one_page
 }
 
 under_mask! {

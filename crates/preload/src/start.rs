@@ -17,7 +17,7 @@ use pagetide_pager::{Handles, Ownership, Pager};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::config::Config;
 use crate::counters::{self, identify, map_ledger};
-use crate::refuse::{decline, with_limits};
+use crate::refuse::{decline, say_once, with_limits};
 use crate::scanner::Scanner;
 use crate::{deferral, forking, lines, processors, stacks, standard_error, threads};
 
@@ -70,6 +70,10 @@ pub fn at_load() {
     }
     if let Err(refusal) = agent::wait_for_start() {
         decline(&config, &refusal);
+    }
+    if let Some(reason) = counters::untold() {
+        let what = format!("is governed, and it and what it starts are in no statistics: {reason}");
+        say_once(&config, &what);
     }
     // By now there is a ledger, by which others see that the run goes on.
     if let Some(number) = config.left_open {

@@ -36,6 +36,8 @@ pub enum Event {
     Unknown(u8),
 }
 
+const FAULT: u8 = 0x12;
+
 /// One raw `struct uffd_msg`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,6 +48,11 @@ pub struct Message {
 }
 
 impl Message {
+    /// Whether it is of a fault.
+    pub fn is_fault(&self) -> bool {
+        self.event == FAULT
+    }
+
     /// The message decoded.
     pub fn decode(&self) -> Event {
         const PAGEFAULT_FLAG_WRITE: u64 = 1 << 0;
@@ -54,7 +61,7 @@ impl Message {
         let page = |address: u64| PageNumber(address >> PAGE_SHIFT);
         let [a, b, c] = self.arg;
         match self.event {
-            0x12 => Event::Fault {
+            FAULT => Event::Fault {
                 page: page(b),
                 write: a & PAGEFAULT_FLAG_WRITE != 0,
                 write_protect: a & PAGEFAULT_FLAG_WP != 0,

@@ -125,9 +125,25 @@ impl<'p> Messages<'p> {
 }
 
 impl Reader<'_> {
+    /// Reads faults, and an event if there is one, which is the last then.
+    ///
+    /// The kernel gives faults before events, and one that it is told of again and again must not
+    /// keep the event back: a thread that faults within a system call, with a signal pending, does
+    /// not sleep but faults anew.
+    fn read_to_event(&mut self) -> usize {
+        for count in 0..self.buffer.len() {
+            let place = &mut self.buffer[count..=count];
+            let found = self.pager.handles().uffd.read(place).unwrap_or(0);
+            if found == 0 || !place[0].is_fault() {
+                return count + found;
+            }
+        }
+        self.buffer.len()
+    }
+
     /// Puts the events read in `events` and the faults in `faults`. Whether there were any. With
-    /// the gate held, or while the evictor begins nothing. While it empties pages in place, one at
-    /// a time, and none after its own (of `whose`) before its call has ended; see
+    /// the gate held, or while the evictor begins nothing. While it empties pages in place, one
+    /// event at a time, and none after its own (of `whose`) before its call has ended; see
     /// [`super::own_drops`].
     fn read(&mut self, events: &mut VecDeque<Event>, whose: impl Fn(PageRange) -> Whose) -> bool {
         let call = self.pager.space.own_drops.call();
@@ -137,9 +153,15 @@ impl Reader<'_> {
             }
             self.awaits = None;
         }
-        let most = if call.is_some() { 1 } else { self.buffer.len() };
-        let count = self.pager.handles().uffd.read(&mut self.buffer[..most]);
-        let count = count.unwrap_or(0);
+        let count = match call {
+            None => self
+                .pager
+                .handles()
+                .uffd
+                .read(&mut self.buffer)
+                .unwrap_or(0),
+            Some(_) => self.read_to_event(),
+        };
         self.found = count > 0;
         let now = now_ns();
         for message in &self.buffer[..count] {

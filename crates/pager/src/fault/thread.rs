@@ -184,9 +184,24 @@ impl<'p> FaultThread<'p> {
         let mut fresh = std::mem::take(&mut self.fresh);
         self.messages.swap_faults(&mut fresh);
         for fault in fresh.drain(..) {
-            self.serve(fault);
+            if !self.is_deferred(fault) {
+                self.serve(fault);
+            }
         }
         self.fresh = fresh;
+        true
+    }
+
+    /// Whether `fault` is one that waits already: a thread that faults within a system call, with a
+    /// signal pending, does not sleep but faults anew. Serving the one serves the other.
+    fn is_deferred(&mut self, fault: Fault) -> bool {
+        let is_same = |other: &&mut Fault| {
+            (other.page, other.write_protect) == (fault.page, fault.write_protect)
+        };
+        let Some(first) = self.deferred.iter_mut().find(is_same) else {
+            return false;
+        };
+        first.write |= fault.write;
         true
     }
 
