@@ -278,7 +278,17 @@ impl Region {
         let start = range.start.next_multiple_of(PAGE_SIZE);
         let end = range.end / PAGE_SIZE * PAGE_SIZE;
         if start < end {
-            discard::discard_pages(&self.served.pager, self.pages(start..end)?);
+            let pass = |range| {
+                let done = Completion::new();
+                self.ask(Request::Load {
+                    range,
+                    must: false,
+                    done: Arc::clone(&done),
+                });
+                // Nothing is to be loaded: what matters is that the fault thread has come to it.
+                let _ = done.wait();
+            };
+            discard::discard_pages(&self.served.pager, self.pages(start..end)?, pass);
         }
         Ok(())
     }

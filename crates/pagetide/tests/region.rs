@@ -32,6 +32,31 @@ mod thread_delivery {
     }
 }
 
+mod thread_delivery_on_one_processor {
+    /// What the fault thread does after it has woken a thread comes after what that thread does
+    /// next. Without MOVE first writes are faults.
+    #[test]
+    fn discarding_beside_threads_that_write_elsewhere_loses_nothing() {
+        let test = "thread_delivery::discarding_beside_threads_that_write_elsewhere_loses_nothing";
+        let any = rustix::thread::sched_getaffinity(None).unwrap();
+        let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| any.is_set(*cpu));
+        let mut only = rustix::thread::CpuSet::new();
+        only.set(first.expect("it runs somewhere"));
+        // Of this thread, and so of the process it starts.
+        rustix::thread::sched_setaffinity(None, &only).unwrap();
+        for _ in 0..5 {
+            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", test]).env("PAGETIDE_MASK", "move");
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                output.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+        }
+    }
+}
+
 mod signal_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Signal;
     include!("region/laws.rs");

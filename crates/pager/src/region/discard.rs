@@ -10,10 +10,24 @@ const RUN_PAGES: usize = 64;
 
 /// Gives up the contents of the pages of `range` that are not pinned. One that is written to
 /// meanwhile may keep its bytes.
-pub(super) fn discard_pages(pager: &Pager, range: PageRange) {
+///
+/// The fault thread pins a page while it makes it writable, and lets go after the thread that wrote
+/// has gone on, which may be the caller. So a page that is found pinned is looked at again when
+/// `pass` has returned: when the fault thread has finished what it was at.
+pub(super) fn discard_pages(pager: &Pager, range: PageRange, pass: impl Fn(PageRange)) {
     let mut rest = range;
+    let mut passed = None;
     while !rest.is_empty() {
-        let done = discard_some(pager, rest);
+        let page = rest.start;
+        let done = match is_pinned(pager.table.load(page)) {
+            true if passed != Some(page) => {
+                pass(PageRange::one(page));
+                passed = Some(page);
+                continue;
+            }
+            true => 1,
+            false => discard_some(pager, rest),
+        };
         if done == 0 {
             std::thread::yield_now();
         }
@@ -25,14 +39,17 @@ pub(super) fn discard_pages(pager: &Pager, range: PageRange) {
     pager.budget.progress.ring();
 }
 
-/// Gives up pages at the start of `range`, and returns of how many that is done: none if one of the
-/// pager's threads is busy with the first.
+fn is_pinned(word: Word) -> bool {
+    matches!(word.state(), State::Resident | State::Clean) && word.pins() > 0
+}
+
+/// Gives up pages at the start of `range`, and returns of how many that is done: none if the first
+/// is pinned, or one of the pager's threads is busy with it.
 fn discard_some(pager: &Pager, range: PageRange) -> u64 {
     let page = range.start;
     let word = pager.table.load(page);
     match word.state() {
         State::Untouched => 1,
-        State::Resident | State::Clean if word.pins() > 0 => 1,
         State::Resident | State::Clean => discard_resident(pager, range),
         State::Stored => {
             let changed = pager.table.change(page, word, word.given_up());
