@@ -44,7 +44,7 @@ mod thread_delivery_on_one_processor {
         only.set(first.expect("it runs somewhere"));
         // Of this thread, and so of the process it starts.
         rustix::thread::sched_setaffinity(None, &only).unwrap();
-        for _ in 0..5 {
+        for _ in 0..2 {
             let mut command = std::process::Command::new(std::env::current_exe().unwrap());
             command.args(["--exact", test]).env("PAGETIDE_MASK", "move");
             let output = command.output().unwrap();

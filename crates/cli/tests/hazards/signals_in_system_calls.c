@@ -3,7 +3,6 @@
 #include "hazard.h"
 #include <sys/time.h>
 
-static const int ROUNDS = 8;
 static const size_t PIECE = 64UL << 10;
 static volatile uint64_t *touched;
 static atomic_long signals;
@@ -28,6 +27,8 @@ static void *write_all(void *argument) {
 }
 
 static void hazard(void) {
+    /* On a busy machine a thread that faults again and again takes the processor from those that it waits for. */
+    if (memory_bytes > 16 * MIB) memory_bytes = 16 * MIB;
     char *source = map_filled(memory_bytes, 1), *copy = map_new(memory_bytes);
     touched = map_new(memory_bytes);
     /* Parts of the memory are mappings of their own, so that pages leave one by one. */
@@ -38,7 +39,7 @@ static void hazard(void) {
     sigset_t alarms;
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
-    for (int round = 0; round < ROUNDS; round++) {
+    for (int round = 0, most = rounds(8); round < most; round++) {
         pthread_t writer;
         /* Signals are this thread's. */
         NEED(pthread_sigmask(SIG_BLOCK, &alarms, NULL) == 0);
