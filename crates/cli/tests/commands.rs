@@ -366,7 +366,12 @@ fn the_version_and_the_man_pages_are_there() {
         let text = std::fs::read_to_string(directory.path().join(page)).expect(page);
         assert!(text.contains(".TH"), "{page}");
     }
-    said(&["man", "/no/such/directory"])
+    // One that is not there is made; where a page is, none can be.
+    let new = directory.path().join("new/pages");
+    said(&["man", new.to_str().unwrap()]).expect_code(0);
+    assert!(new.join("pagetide.1").is_file());
+    let taken = new.join("pagetide.1/pages");
+    said(&["man", taken.to_str().unwrap()])
         .expect_code(1)
-        .expect_told("/no/such/directory");
+        .expect_told("pagetide.1/pages");
 }
