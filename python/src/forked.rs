@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use pyo3::prelude::*;
 
@@ -38,7 +38,8 @@ impl Span {
             py.import("os")?
                 .call_method("register_at_fork", (), Some(&kwargs))?;
         }
-        crate::region::lock(&SPANS).push((start, length));
+        let mut spans = SPANS.lock().unwrap_or_else(PoisonError::into_inner);
+        spans.push((start, length));
         Ok(Span(start, length))
     }
 }

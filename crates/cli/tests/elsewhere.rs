@@ -26,14 +26,18 @@ fn unable(tool: &str) -> Option<String> {
     (!on_path(tool)).then(|| format!("there is no {tool} here"))
 }
 
+/// Whether userfaultfd's system call asks for no privilege.
+fn everybody_may_page() -> bool {
+    let value = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    value.is_ok_and(|value| value.trim() == "1")
+}
+
 /// Whether the kernel lets nobody open a userfaultfd.
 fn nobody_can_page() -> bool {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let is_open = |path: &Path| {
         std::fs::metadata(path).is_ok_and(|found| found.permissions().mode() & 0o006 == 0o006)
     };
-    read("/proc/sys/vm/unprivileged_userfaultfd").trim() == "1"
-        || is_open(Path::new("/dev/userfaultfd"))
+    everybody_may_page() || is_open(Path::new("/dev/userfaultfd"))
 }
 
 /// The command and its agent where anybody may read them, with a directory for its runs.
@@ -125,8 +129,8 @@ fn a_program_executed_with_fewer_privileges_where_all_may_page_says_once_that_it
         return skipped(name, "no /dev/userfaultfd");
     };
     let (major, minor) = (
-        device.rdev() >> 8,
-        device.rdev() & 255 | device.rdev() >> 12 & !255,
+        rustix::fs::major(device.rdev()),
+        rustix::fs::minor(device.rdev()),
     );
     let place = Place::new();
     let open = place.0.path().join("open");
@@ -173,9 +177,7 @@ fn fork_fails_where_the_right_to_page_was_given_up_and_the_run_says_so() {
     if let Some(reason) = unable("python3") {
         return skipped(name, &reason);
     }
-    if std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd")
-        .is_ok_and(|value| value.trim() == "1")
-    {
+    if everybody_may_page() {
         return skipped(name, "vm.unprivileged_userfaultfd lets everybody page");
     }
     let fork = "try: os.fork()\nexcept PermissionError: sys.exit(7)";
@@ -207,6 +209,7 @@ fn a_child_of_a_program_without_privileges_that_is_ended_is_told_of() {
     let outcome = given_up(&Place::new(), "", lock);
     outcome.expect_code(5);
     outcome.expect_told("was governed, but is in no statistics");
+    outcome.expect_told("no page could be evicted");
 }
 
 /// What has another number inside than outside leaves no trace, and is not taken for a process with

@@ -7,6 +7,8 @@ use std::path::Path;
 
 use pagetide_pager::protocol::environment::{Wishes, passed_on};
 use pagetide_pager::protocol::files::{is_ledger_of, launcher_of};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 
 /// The launcher's wishes, and what they come to here.
 #[derive(Debug, Clone)]
@@ -39,6 +41,16 @@ impl Config {
             agent: CString::new(OsString::from(&wishes.agent).into_vec()).ok()?,
             wishes,
         })
+    }
+
+    /// Whether this process can leave nothing in the run's directory, so that the launcher does not
+    /// see it, and that is to be said.
+    pub fn is_unseen(&self) -> bool {
+        let may_write = || {
+            let access = Access::WRITE_OK | Access::EXEC_OK;
+            accessat(CWD, &self.wishes.run_dir, access, AtFlags::EACCESS)
+        };
+        self.wishes.exec.is_none() && !self.wishes.quiet && may_write() == Err(Errno::ACCESS)
     }
 
     /// Whether the launcher is this process's parent.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use pagetide_kernel::own::{Mapping, exclude};
 use pagetide_kernel::procfs;
-use pagetide_kernel::sync::{Mutex, now_ns};
+use pagetide_kernel::sync::now_ns;
 use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide_pager::protocol::files::{self, Note};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
@@ -20,8 +20,6 @@ use crate::{lines, standard_error};
 
 /// Whether the ledger is in a file, where the launcher finds it.
 static IN_FILE: AtomicBool = AtomicBool::new(false);
-
-static UNTOLD: Mutex<Option<String>> = Mutex::new(None);
 
 /// Maps a new ledger file of this process: at `place`, over the one before, in a forked child.
 pub fn map_ledger(
@@ -113,15 +111,8 @@ fn leave_note(config: &Config, errno: rustix::io::Errno) {
     }
     if std::fs::write(&path, &reason).is_err() {
         let _ = std::fs::remove_file(&path);
-        if !lines::append(Note::Uncounted, &reason) {
-            *UNTOLD.lock() = Some(reason);
-        }
+        lines::append(Note::Uncounted, &reason);
     }
-}
-
-/// Why this process has no ledger in a file, if the launcher could not be told.
-pub fn untold() -> Option<String> {
-    UNTOLD.lock().take()
 }
 
 /// Tells of a loss that no ledger in a file tells of: where the launcher looks, or else the reader

@@ -3,7 +3,7 @@
 //! privileges, they have inherited it.
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use pagetide_pager::protocol::files::{self, Note};
 use rustix::fs::{Mode, OFlags, open};
@@ -41,6 +41,9 @@ impl Line {
 
 /// The run's file in the agent's table; -1 where there is none.
 static FILE: AtomicI32 = AtomicI32::new(-1);
+/// Its inode and device. In the program's table its number is another file's.
+static INODE: AtomicU64 = AtomicU64::new(0);
+static DEVICE: AtomicU64 = AtomicU64::new(0);
 
 /// Opens the run's file, which is made if need be.
 pub fn open_file(run_dir: &Path) -> Result<OwnedFd, Errno> {
@@ -48,22 +51,36 @@ pub fn open_file(run_dir: &Path) -> Result<OwnedFd, Errno> {
     open(files::lines(run_dir), flags, Mode::RUSR | Mode::WUSR)
 }
 
-/// `file`, open for good in the agent's table, is the run's file.
+/// `file`, open for good in the agent's table, is the run's file; on a thread of the agent's.
 pub fn keep(file: Option<RawFd>) {
+    if let Some((inode, device)) = file.and_then(identity) {
+        INODE.store(inode, Ordering::Relaxed);
+        DEVICE.store(device, Ordering::Relaxed);
+    }
     FILE.store(file.unwrap_or(-1), Ordering::Release);
 }
 
-/// Appends a note of this process to the run's file; false where that cannot be. Allocates nothing
-/// and holds no lock; for the agent's threads, whose table the file is in.
+fn identity(file: RawFd) -> Option<(u64, u64)> {
+    // SAFETY: only asked what it is; that it is closed is an answer.
+    let stat = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(file) }).ok()?;
+    Some((stat.st_ino, stat.st_dev))
+}
+
+/// Appends a note of this process to the run's file; false where that cannot be, as on a thread of
+/// the program's, whose table the file is not in. Allocates nothing and holds no lock.
 pub fn append(note: Note, text: &str) -> bool {
     let file = FILE.load(Ordering::Acquire);
-    if file < 0 {
+    let expected = (
+        INODE.load(Ordering::Relaxed),
+        DEVICE.load(Ordering::Relaxed),
+    );
+    if file < 0 || identity(file) != Some(expected) {
         return false;
     }
     let mut digits = [0; 10];
     let pid = decimal(std::process::id(), &mut digits);
     let parts = [pid, note.suffix().as_bytes(), b" ", text.as_bytes()];
-    // SAFETY: kept open for good.
+    // SAFETY: the run's file, which is kept open for good in this table.
     let file = unsafe { BorrowedFd::borrow_raw(file) };
     rustix::io::write(file, Line::of(&parts).as_bytes()).is_ok()
 }
@@ -82,6 +99,8 @@ fn decimal(mut number: u32, digits: &mut [u8; 10]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
 
     #[test]
@@ -91,6 +110,30 @@ mod tests {
         let line = Line::of(&[b"a", &long, b"b"]);
         assert_eq!(line.as_bytes().len(), Line::MAX);
         assert!(line.as_bytes().ends_with(b"x\n"));
+    }
+
+    #[test]
+    fn no_other_file_gets_the_lines() {
+        let directory = std::env::temp_dir().join(format!("pagetide-lines-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let file = open_file(&directory).unwrap();
+        assert!(!append(Note::Lost, "none is kept"));
+        keep(Some(file.as_raw_fd()));
+        assert!(append(Note::Lost, "because"));
+        // Another file takes its number, as in another table.
+        let path = directory.join("program's");
+        let other = std::fs::File::create(&path).unwrap();
+        let mut number = std::mem::ManuallyDrop::new(file);
+        rustix::io::dup2(&other, &mut number).unwrap();
+        assert!(!append(Note::Lost, "not here"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"");
+        let pid = std::process::id();
+        assert_eq!(
+            Note::Lost.read_all(&directory),
+            [(pid, "because".to_owned())]
+        );
+        keep(None);
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -33,24 +33,23 @@ pub fn decline(config: &Config, refusal: &Refusal) {
         // SAFETY: ends the process before the program started; nothing of it has run.
         unsafe { libc::_exit(refusal.cause.exit_status().into()) };
     }
-    if !is_left {
-        let what = format!("is not governed: {reason}; it and what it starts run with all the");
-        say_once(config, &format!("{what} memory they ask for"));
+    if !is_left && !config.wishes.quiet {
+        eprintln!(
+            "pagetide: process {pid} is not governed: {reason}; it and what it starts run with \
+             all the memory they ask for"
+        );
+        // What this program starts cannot be governed either, as a rule.
+        be_quiet_from_here_on();
     }
 }
 
-/// Says on the program's stderr what is so of this process, and of what it starts, as a rule: that
-/// says it no more.
+/// What this program starts says nothing any more: it has been said.
 ///
-/// Called before `main`, on the program's own thread.
-pub fn say_once(config: &Config, what: &str) {
-    if config.wishes.quiet {
-        return;
-    }
-    eprintln!("pagetide: process {} {what}", std::process::id());
+/// Called before `main`, on the program's own thread, while no thread of the agent's lives.
+pub fn be_quiet_from_here_on() {
     let name = std::ffi::CString::new(QUIET).unwrap_or_default();
-    // SAFETY: before `main`, on the program's only thread, and the agent's threads read no
-    // environment; `setenv` copies both strings.
+    // SAFETY: before `main`, on the only thread of a process without an agent; `setenv` copies both
+    // strings.
     unsafe { libc::setenv(name.as_ptr(), c"1".as_ptr(), 1) };
 }
 

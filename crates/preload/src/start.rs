@@ -10,6 +10,7 @@ use pagetide_kernel::own::exclude;
 use pagetide_kernel::sync::Mutex;
 use pagetide_kernel::thread::control_block;
 use pagetide_kernel::{mask, procfs};
+use pagetide_pager::protocol::environment::passed_on;
 use pagetide_pager::protocol::refusal::Refusal;
 use pagetide_pager::recorder::Recorder;
 use pagetide_pager::{Handles, Ownership, Pager};
@@ -17,7 +18,7 @@ use pagetide_pager::{Handles, Ownership, Pager};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::config::Config;
 use crate::counters::{self, identify, map_ledger};
-use crate::refuse::{decline, say_once, with_limits};
+use crate::refuse::{be_quiet_from_here_on, decline, with_limits};
 use crate::scanner::Scanner;
 use crate::{deferral, forking, lines, processors, stacks, standard_error, threads};
 
@@ -27,7 +28,7 @@ const ADDRESS_SPACE_BYTES: usize = (256 + 64) << 30;
 
 /// Called by the loader before `main`.
 pub fn at_load() {
-    let Some(config) = Config::from_environment() else {
+    let Some(mut config) = Config::from_environment() else {
         return;
     };
     // Before the program runs, which may change its environment.
@@ -54,6 +55,13 @@ pub fn at_load() {
         (control_block() - (64 << 10)) & !4095,
         (64 << 10) + (16 << 10),
     );
+    // Executed with other rights than the launcher's. Said once it is governed; the environment is
+    // changed while this is the only thread, and what is passed on with it.
+    let is_unseen = config.is_unseen();
+    if is_unseen {
+        be_quiet_from_here_on();
+        config.variables = passed_on();
+    }
     // While this is the only thread: the C library takes the process for one of a single thread
     // whatever the agent starts, and then the loader's lock does not wake who waits for it.
     forking::prepare();
@@ -71,9 +79,13 @@ pub fn at_load() {
     if let Err(refusal) = agent::wait_for_start() {
         decline(&config, &refusal);
     }
-    if let Some(reason) = counters::untold() {
-        let what = format!("is governed, and it and what it starts are in no statistics: {reason}");
-        say_once(&config, &what);
+    if is_unseen && agent::agent().is_some() {
+        eprintln!(
+            "pagetide: process {} is governed, and it and what it starts are in no statistics: \
+             nothing can be written to the run's directory {}",
+            std::process::id(),
+            config.wishes.run_dir.display()
+        );
     }
     // By now there is a ledger, by which others see that the run goes on.
     if let Some(number) = config.left_open {

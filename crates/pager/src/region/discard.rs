@@ -12,17 +12,17 @@ const RUN_PAGES: usize = 64;
 /// meanwhile may keep its bytes.
 ///
 /// The fault thread pins a page while it makes it writable, and lets go after the thread that wrote
-/// has gone on, which may be the caller. So a page that is found pinned is looked at again when
-/// `pass` has returned: when the fault thread has finished what it was at.
+/// has gone on, which may be the caller. So the first page that is found pinned is looked at again
+/// when `pass` has returned: when the fault thread has finished what it was at before this call.
 pub(super) fn discard_pages(pager: &Pager, range: PageRange, pass: impl Fn(PageRange)) {
     let mut rest = range;
-    let mut passed = None;
+    let mut has_passed = false;
     while !rest.is_empty() {
         let page = rest.start;
         let done = match is_pinned(pager.table.load(page)) {
-            true if passed != Some(page) => {
+            true if !has_passed => {
                 pass(PageRange::one(page));
-                passed = Some(page);
+                has_passed = true;
                 continue;
             }
             true => 1,
