@@ -98,7 +98,8 @@ fn snapshots_agree_with_the_model(delivery: Delivery, incremental: bool, steps: 
             "page {page} of the region"
         );
     }
-    assert!(region.pager().audit().unwrap().holds());
+    let audit = region.pager().audit().unwrap();
+    assert!(audit.holds(), "{audit:?}");
 }
 
 /// A page is in a take if and only if it was written since the one before.
