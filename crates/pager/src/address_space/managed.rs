@@ -1,6 +1,6 @@
 //! Which memory is attached: ranges in address order that do not overlap.
-use pagetide_kernel::PageRange;
 use pagetide_kernel::sync::Mutex;
+use pagetide_kernel::{PageNumber, PageRange};
 
 /// The managed ranges.
 pub(crate) struct ManagedRanges(Mutex<Vec<PageRange>>);
@@ -53,6 +53,15 @@ impl ManagedRanges {
         (!part.is_empty()).then_some(part)
     }
 
+    /// The part of `range` around `page` that is in; none also if somebody is changing them. For
+    /// signal handlers too.
+    pub(crate) fn part_around(&self, page: PageNumber, range: PageRange) -> Option<PageRange> {
+        let ranges = self.0.try_lock()?;
+        let first = ranges.partition_point(|r| r.end <= page);
+        let part = ranges.get(first).filter(|part| part.contains(page))?;
+        Some(part.intersection(range))
+    }
+
     /// Takes `range` out, as far as it is in; the pages managed then.
     pub(crate) fn remove(&self, range: PageRange) -> u64 {
         let mut ranges = self.0.lock();
@@ -78,7 +87,6 @@ impl ManagedRanges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use pagetide_kernel::PageNumber;
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
@@ -107,6 +115,17 @@ mod tests {
                 prop_assert_eq!(&pages, &model);
                 let first = ranges.first_in(PageRange::of(PageNumber(10), 10)).map(|r| r.start);
                 prop_assert_eq!(first, model.range(PageNumber(10)..PageNumber(20)).next().copied());
+                let around = ranges.part_around(PageNumber(15), PageRange::of(PageNumber(10), 10));
+                prop_assert_eq!(around.is_some(), model.contains(&PageNumber(15)));
+                if let Some(part) = around {
+                    prop_assert!(part.contains(PageNumber(15)));
+                    prop_assert!(part.iter().all(|page| model.contains(&page)));
+                    let beside = [part.start.0 - 1, part.end.0].into_iter();
+                    let goes_on = |page: u64| {
+                        (10..20).contains(&page) && model.contains(&PageNumber(page))
+                    };
+                    prop_assert!(!beside.into_iter().any(goes_on));
+                }
             }
         }
     }

@@ -718,3 +718,21 @@ fn discarding_beside_threads_that_write_elsewhere_loses_nothing() {
     });
     check_law(&region);
 }
+
+#[test]
+fn what_is_filled_ahead_beside_a_source_is_not_the_source() {
+    if !can_page() {
+        return;
+    }
+    const PAGES: usize = 512;
+    // Behind the file, and in a block with its last pages, which nobody has looked at.
+    let (file, bytes) = source_file(200, 0);
+    let length = PAGES * PAGE;
+    let builder = builder().length(length).resident(length as u64);
+    let mut region = builder.source(file, 0, bytes.len() as u64).build().unwrap();
+    for page in (0..312).map(|i| 200 + i * 37 % 312) {
+        region.as_mut_slice()[page * PAGE] = 1;
+    }
+    assert!(region.as_slice()[..bytes.len()] == bytes);
+    check_law(&region);
+}
