@@ -119,8 +119,8 @@ fn a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_say
 /// The same where everybody may page: what it executes is governed, and can leave nothing in the
 /// run's directory.
 #[test]
-fn a_program_executed_with_fewer_privileges_where_all_may_page_says_once_that_it_is_not_counted() {
-    let name = "a_program_executed_with_fewer_privileges_where_all_may_page_says_once_that_it_is_not_counted";
+fn a_program_under_another_user_that_may_page_says_once_that_it_is_not_counted() {
+    let name = "a_program_under_another_user_that_may_page_says_once_that_it_is_not_counted";
     let missing = ["setpriv", "unshare", "mknod"].into_iter().find_map(unable);
     if let Some(reason) = missing {
         return skipped(name, &reason);

@@ -61,7 +61,7 @@ fn memory_of_another_userfaultfd_is_left_alone() {
     unsafe { uffd.register(neighbour) }.unwrap();
     let region = regions.last_mut().unwrap();
     let pages = region.len() / PAGE_SIZE;
-    let step = (31..).find(|step| pages % step != 0).unwrap();
+    let step = (31..).find(|step| !pages.is_multiple_of(*step)).unwrap();
     // For the first time, one by one, and not one after the other.
     for page in (0..pages).map(|i| (i * step) % pages) {
         region.as_mut_slice()[page * PAGE_SIZE] = 1;

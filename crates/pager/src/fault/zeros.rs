@@ -60,8 +60,8 @@ impl<'p> Handler<'p> {
     }
 
     /// Installs zeros in the untouched pages of `block`, as far as there is room. None of them is in
-    /// a source, and all of it is this pager's: COPY installs pages in what any userfaultfd of the process has registered, and what
-    /// is missing there may be stored elsewhere.
+    /// a source, and all of it is this pager's: COPY installs pages in what any userfaultfd of the
+    /// process has registered, and what is missing there may be stored elsewhere.
     fn fill_rest(&mut self, block: PageRange, section: &ReadSection<'_>) {
         let pager = self.pager;
         let is_untouched = |page: &PageNumber| pager.table.load(*page).state() == State::Untouched;
