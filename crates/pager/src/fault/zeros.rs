@@ -59,9 +59,9 @@ impl<'p> Handler<'p> {
         self.outcome(page, progress)
     }
 
-    /// Installs zeros in the untouched pages of `block`, as far as there is room. None of them is in
-    /// a source, and all of it is this pager's: COPY installs pages in what any userfaultfd of the
-    /// process has registered, and what is missing there may be stored elsewhere.
+    /// Installs zeros in the untouched pages of `block`, as far as there is room. None is in a
+    /// source, and all are this pager's: COPY installs pages in what any userfaultfd of the process
+    /// has registered, and what is missing there may be stored elsewhere.
     fn fill_rest(&mut self, block: PageRange, section: &ReadSection<'_>) {
         let pager = self.pager;
         let is_untouched = |page: &PageNumber| pager.table.load(*page).state() == State::Untouched;
