@@ -19,6 +19,7 @@ pub mod fault;
 mod gate;
 mod handles;
 mod hold_still;
+pub mod measure;
 pub mod page;
 pub mod pager;
 mod pause;

@@ -13,6 +13,7 @@ pub mod environment;
 pub mod files;
 pub mod ledger;
 pub mod loss;
+pub mod measured;
 pub mod refusal;
 pub mod report;
 pub mod ungoverned;

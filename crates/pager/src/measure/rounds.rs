@@ -1,0 +1,157 @@
+//! Which pages are looked at when: all of a sample once a round, in an order and at a pace that do
+//! not depend on what the program does.
+use pagetide_kernel::PageNumber;
+
+use super::probes::{Probes, Whereabouts, hash, is_sampled};
+use crate::protocol::measured::{MeasuredCells, OpenLooks};
+
+/// The most pages in the sample.
+pub const SAMPLE_MAX: usize = 2048;
+/// How often looks are begun.
+pub const TICK_NS: u64 = 10_000_000;
+/// The most looks begun at once: each may take a page out, and cost the program a fault.
+pub const LOOKS_MAX: usize = 20;
+/// The least time of a round: a smaller sample is not looked at more often.
+const ROUND_NS: u64 = 100_000_000;
+/// Length of the first parts of the time.
+const PART_NS: u64 = 250_000_000;
+/// Ticks between two publications of what was seen.
+const PUBLISH_TICKS: u64 = 10;
+
+/// The evictor's part in measuring.
+pub struct Rounds {
+    sample: Vec<(u64, PageNumber)>,
+    next: usize,
+    began_ns: u64,
+    last_tick_ns: u64,
+    ticks: u64,
+    round: u64,
+    is_on: bool,
+    open: OpenLooks,
+}
+
+impl Default for Rounds {
+    fn default() -> Rounds {
+        Rounds {
+            sample: Vec::new(),
+            next: 0,
+            began_ns: 0,
+            last_tick_ns: 0,
+            ticks: 0,
+            round: 0,
+            is_on: false,
+            open: OpenLooks::default(),
+        }
+    }
+}
+
+/// The memory that is measured.
+pub trait Memory {
+    /// Calls `each` with every page that the program uses.
+    fn each_used(&self, each: &mut dyn FnMut(PageNumber));
+    /// Where a page is; none while that changes.
+    fn whereabouts(&self, page: PageNumber) -> Option<Whereabouts>;
+}
+
+impl Rounds {
+    /// What is due at `now_ns`: begins looks, and puts the pages that are to be taken out into
+    /// `take`, at most [`LOOKS_MAX`].
+    pub fn tick(
+        &mut self,
+        probes: &Probes,
+        cells: &MeasuredCells,
+        memory: &impl Memory,
+        now_ns: u64,
+        mut take: impl FnMut(PageNumber),
+    ) {
+        if !self.is_on {
+            *self = Rounds::default();
+            self.is_on = true;
+            probes.clear();
+            probes.set_one_in(1);
+            cells.begin(now_ns, PART_NS);
+        }
+        if now_ns - self.last_tick_ns < TICK_NS {
+            return;
+        }
+        self.last_tick_ns = now_ns;
+        self.ticks += 1;
+        cells.make_room(now_ns);
+        if self.next >= self.sample.len() && now_ns - self.began_ns >= ROUND_NS {
+            self.begin_round(probes, cells, memory, now_ns);
+        }
+        for _ in 0..self.due(now_ns) {
+            let (_, page) = self.sample[self.next];
+            self.next += 1;
+            if let Some(whereabouts) = memory.whereabouts(page)
+                && probes.look(cells, page, whereabouts, now_ns)
+            {
+                cells
+                    .takes
+                    .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                take(page);
+            }
+        }
+        if self.ticks.is_multiple_of(PUBLISH_TICKS) {
+            probes.publish(cells, &mut self.open, now_ns);
+        }
+    }
+
+    /// Measuring is over: what was seen is counted.
+    pub fn end(&mut self, probes: &Probes, cells: &MeasuredCells, now_ns: u64) {
+        if self.is_on {
+            cells.make_room(now_ns);
+            probes.publish(cells, &mut self.open, now_ns);
+            self.is_on = false;
+        }
+    }
+
+    /// How many looks are to begin now, so that they lie evenly in the round.
+    fn due(&self, now_ns: u64) -> usize {
+        let all = self.sample.len();
+        let at_least = (all.div_ceil(LOOKS_MAX) as u64 * TICK_NS).max(ROUND_NS);
+        let share = (now_ns - self.began_ns + TICK_NS) as f64 / at_least as f64;
+        let by_now = ((all as f64 * share) as usize).min(all);
+        by_now.saturating_sub(self.next).min(LOOKS_MAX)
+    }
+
+    /// Finds the sample anew.
+    fn begin_round(
+        &mut self,
+        probes: &Probes,
+        cells: &MeasuredCells,
+        memory: &impl Memory,
+        now_ns: u64,
+    ) {
+        let was = probes.one_in();
+        let mut one_in = match self.sample.len() < SAMPLE_MAX / 4 {
+            true => (was / 2).max(1),
+            false => was,
+        };
+        let sample = &mut self.sample;
+        sample.clear();
+        memory.each_used(&mut |page| {
+            let hash = hash(page);
+            if is_sampled(hash, one_in) {
+                sample.push((hash, page));
+            }
+            if sample.len() > SAMPLE_MAX {
+                one_in *= 2;
+                sample.retain(|(hash, _)| is_sampled(*hash, one_in));
+            }
+        });
+        probes.set_one_in(one_in);
+        self.round += 1;
+        // Another order each round, so that no rhythm of the program's meets one of ours.
+        let salt = hash(PageNumber(self.round));
+        sample.sort_unstable_by_key(|(h, _)| h.rotate_left(17) ^ salt);
+        probes.retain(cells, |page| {
+            let found = memory.whereabouts(page);
+            found.unwrap_or(Whereabouts::There)
+        });
+        cells.note_pages(now_ns, sample.len() as u64 * one_in);
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        cells.one_in.store(one_in, relaxed);
+        (self.next, self.began_ns) = (0, now_ns);
+    }
+}
