@@ -22,9 +22,9 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
     }
     let mut table = Table::new(
         &[
-            "PID", "RESIDENT", "BUDGET", "MANAGED", "STORE", "FAULTS", "P99", "COMMAND",
+            "PID", "RESIDENT", "BUDGET", "MANAGED", "STORE", "IN ALL", "FAULTS", "P99", "COMMAND",
         ],
-        &[7],
+        &[8],
     );
     for process in &processes {
         let s = &process.reading.statistics;
@@ -34,6 +34,7 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
             Bytes(s.budget_bytes).to_string(),
             Bytes(s.managed_bytes).to_string(),
             Bytes(s.store_bytes).to_string(),
+            Bytes(s.memory_bytes).to_string(),
             Count(s.faults as f64).to_string(),
             Nanoseconds(s.fault_latency_ns.p99).to_string(),
             printable(&s.command)
