@@ -13,7 +13,7 @@ use super::ungoverned::Ungoverned;
 const SUB_BUCKETS: usize = 16;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG07");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG08");
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
 /// ns (18 minutes).
@@ -132,6 +132,7 @@ macro_rules! counters {
 
 counters! {
     budget_bytes,
+    run_budget_bytes,
     resident_bytes,
     resident_bytes_max,
     managed_bytes,
@@ -226,6 +227,7 @@ impl Ledger {
             pid: self.pid.load(Relaxed),
             command: self.command(),
             budget_bytes: get(&self.budget_bytes),
+            run_budget_bytes: get(&self.run_budget_bytes),
             resident_bytes: get(&self.resident_bytes),
             resident_bytes_max: get(&self.resident_bytes_max),
             managed_bytes: get(&self.managed_bytes),
