@@ -153,9 +153,17 @@ impl Pager {
 
     /// The same pager, with a part in the budget of a run; it begins with what that comes with.
     pub fn with_member(mut self, member: Member) -> Pager {
-        member.join(&self.budget);
         self.member = Some(member);
+        self.join_run();
         self
+    }
+
+    /// Takes this process's part in the budget of its run, if there is one: before the threads run.
+    pub fn join_run(&self) {
+        if let Some(member) = &self.member {
+            member.join(&self.budget);
+            member.note_whole(self.ledger);
+        }
     }
 
     /// Changes the budget of this process, or the most that it may have of its run's (at least one

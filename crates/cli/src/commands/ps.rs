@@ -21,9 +21,9 @@ pub fn ps(json: bool) -> Result<u8, Failure> {
     }
     let mut table = Table::new(
         &[
-            "PID", "RESIDENT", "BUDGET", "MANAGED", "STORE", "FAULTS", "P99", "COMMAND",
+            "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "FAULTS", "P99", "COMMAND",
         ],
-        &[7],
+        &[8],
     );
     for process in &processes {
         let s = &process.reading.statistics;
@@ -31,6 +31,10 @@ pub fn ps(json: bool) -> Result<u8, Failure> {
             process.pid.to_string(),
             Bytes(s.resident_bytes).to_string(),
             Bytes(s.budget_bytes).to_string(),
+            match s.run_budget_bytes {
+                0 => "-".into(),
+                bytes => Bytes(bytes).to_string(),
+            },
             Bytes(s.managed_bytes).to_string(),
             Bytes(s.store_bytes).to_string(),
             Count(s.faults as f64).to_string(),

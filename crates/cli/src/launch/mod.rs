@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use nix::sys::signal::{SigSet, Signal};
 use pagetide_kernel::probe::Openings;
 use pagetide_kernel::procfs::memory::available_to;
-use pagetide_pager::protocol::environment::Wishes;
+use pagetide_pager::protocol::environment::{self, Wishes};
 use pagetide_pager::protocol::refusal;
 use rustix::process::{Resource, getrlimit};
 
@@ -46,6 +46,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let file = program::find::find(&options.command[0], path.as_deref())?;
     check_descriptors()?;
     becoming::check(options)?;
+    environment::weight().map_err(|text| Failure::new(Exit::Usage, text))?;
     program::check(&file)?;
     if let Some(mode) = options.lock {
         return locked::run(mode, &file, options, inherited);
@@ -68,8 +69,12 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         true => Some(run_dir.leave_open()?),
         false => None,
     };
+    if options.per_run {
+        run_dir.share_budget(budget_bytes)?;
+    }
     let wishes = Wishes {
         budget_bytes,
+        per_run: options.per_run,
         store,
         policy: options.policy,
         trace: outputs.trace.clone(),

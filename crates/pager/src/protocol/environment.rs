@@ -151,14 +151,16 @@ fn weight_in(value: Option<OsString>) -> Result<u64, String> {
         return Ok(WEIGHT_DEFAULT);
     };
     let number = value.to_str().and_then(|text| text.parse().ok());
-    number.filter(|weight| WEIGHTS.contains(weight)).ok_or_else(|| {
-        format!(
-            "{WEIGHT}={} is not a weight; expected a number from {} to {}",
-            value.display(),
-            WEIGHTS.start(),
-            WEIGHTS.end()
-        )
-    })
+    number
+        .filter(|weight| WEIGHTS.contains(weight))
+        .ok_or_else(|| {
+            format!(
+                "{WEIGHT}={} is not a weight; expected a number from {} to {}",
+                value.display(),
+                WEIGHTS.start(),
+                WEIGHTS.end()
+            )
+        })
 }
 
 /// This process's variables that executed programs get as well, as `NAME=value`.

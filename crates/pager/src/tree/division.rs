@@ -186,7 +186,11 @@ mod tests {
                 if target != NO_TARGET {
                     let full = process.used == process.granted;
                     process.granted = target;
-                    process.used = if full { target } else { process.used.min(target) };
+                    process.used = if full {
+                        target
+                    } else {
+                        process.used.min(target)
+                    };
                 }
             }
             let granted: u64 = processes.iter().map(|process| process.granted).sum();
@@ -214,7 +218,12 @@ mod tests {
 
     #[test]
     fn who_gains_most_takes_from_who_gains_least_and_weights_count() {
-        let pair = |gain| vec![process(2000, 2000, 500, 1.0), process(2000, 2000, 500, gain)];
+        let pair = |gain| {
+            vec![
+                process(2000, 2000, 500, 1.0),
+                process(2000, 2000, 500, gain),
+            ]
+        };
         assert_eq!(settled(4000, pair(1.5), 1), [2000, 2000]);
         let shares = settled(4000, pair(3.0), 1);
         assert_eq!(shares, [1750, 2250]);
@@ -258,7 +267,12 @@ mod tests {
                     cap: [u64::MAX, 1 + random(5000)][random(2) as usize],
                     weight: 1 + random(10_000),
                     sleeps: random(3) == 0,
-                    ..process(granted, random(granted + 1), random(3) * 100, random(9) as f64)
+                    ..process(
+                        granted,
+                        random(granted + 1),
+                        random(3) * 100,
+                        random(9) as f64,
+                    )
                 }
             });
             settled(budget, all.collect(), 3);

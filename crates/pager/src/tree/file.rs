@@ -96,10 +96,15 @@ impl TreeFile {
     /// As creating and writing a file; it is there already.
     pub fn create(path: &Path, pages: u64) -> std::io::Result<()> {
         let mut options = OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+        let mut file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
         file.set_permissions(std::fs::Permissions::from_mode(0o666))?;
         let mut bytes = vec![0; TreeFile::SIZE];
-        let mut set = |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+        let mut set =
+            |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
         set(offset_of!(Header, magic), MAGIC);
         set(offset_of!(Header, budget), pages);
         file.write_all(&bytes)
@@ -157,7 +162,9 @@ impl Shares {
     pub fn read(path: &Path) -> std::io::Result<Shares> {
         let bytes = std::fs::read(path)?;
         let at = |at: usize| {
-            let bytes = bytes.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+            let bytes = bytes
+                .get(at..at + 8)
+                .and_then(|bytes| bytes.try_into().ok());
             bytes.map_or(0, u64::from_ne_bytes)
         };
         if bytes.len() != TreeFile::SIZE || at(offset_of!(Header, magic)) != MAGIC {

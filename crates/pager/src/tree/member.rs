@@ -3,11 +3,12 @@
 //! The evictor alone acts here, once it runs: before it looks what there is to evict it keeps the
 //! account ([`Member::keep`]), and where it would have to evict it asks for more first
 //! ([`Member::ask`]). Nothing waits for another process.
-use std::os::fd::{AsRawFd as _, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU64};
 use std::time::Duration;
 
+use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::byte_lock::{is_locked, try_lock, unlock};
 use pagetide_kernel::sync::{now_ns, process_cpu_ns};
 use rustix::io::Errno;
@@ -256,9 +257,8 @@ impl Member {
         if looks {
             self.looked_ns.store(now, Relaxed);
             self.measure(slot, now, ledger);
+            self.note_whole(ledger);
             let whole = self.whole();
-            let bytes = whole * pagetide_kernel::PAGE_SIZE as u64;
-            ledger.run_budget_bytes.store(bytes, Relaxed);
             // Changed from outside, or somebody came to whom the floor is due.
             if self.seen_budget.load(Relaxed) != whole || self.granted_to_all() > whole {
                 if let Some(_divides) = self.divides() {
@@ -289,6 +289,12 @@ impl Member {
         } else if budget.get() != granted {
             budget.set(granted);
         }
+    }
+
+    /// Says what the run's budget is.
+    pub(crate) fn note_whole(&self, ledger: &Ledger) {
+        let bytes = self.whole().saturating_mul(PAGE_SIZE as u64);
+        ledger.run_budget_bytes.store(bytes, Relaxed);
     }
 
     fn measure(&self, slot: &Slot, now: u64, ledger: &Ledger) {
@@ -361,9 +367,7 @@ impl Member {
         // its own.
         let promised = |slot: &Slot| match slot.target.load(Relaxed) {
             NO_TARGET => 0,
-            target if slot.is_hungry(now) => {
-                target.saturating_sub(slot.granted.load(Relaxed))
-            }
+            target if slot.is_hungry(now) => target.saturating_sub(slot.granted.load(Relaxed)),
             _ => 0,
         };
         let others = self.slots().iter().filter(|other| other.is_taken());
@@ -374,7 +378,9 @@ impl Member {
             target => target - granted,
         };
         let most = slot.cap.load(Relaxed).saturating_sub(granted);
-        let given = wanted.min(most).min(free().saturating_sub(others).max(own.min(free())));
+        let given = wanted
+            .min(most)
+            .min(free().saturating_sub(others).max(own.min(free())));
         slot.granted.store(granted + given, SeqCst);
         if target <= granted + given {
             slot.target.store(NO_TARGET, Relaxed);
@@ -392,13 +398,6 @@ impl Member {
         for (slot, target) in slots.iter().zip(targets) {
             slot.target.store(target, Release);
         }
-    }
-
-    /// The number of the file in the table of the pager's threads; none where this process has no
-    /// part.
-    pub fn number(&self) -> Option<RawFd> {
-        let file = self.lock.load(Acquire);
-        (file != NO_FILE).then(|| self.descriptor().as_raw_fd())
     }
 }
 
