@@ -18,8 +18,10 @@ use super::file::{FLOOR_PAGES, NO_TARGET, SLOTS, Slot, TreeFile};
 use crate::budget::Budget;
 use crate::ledger::Ledger;
 
-/// What a process begins with, if there is so much: 4 MiB.
+/// What a process begins with, if there is so much: 4 MiB, but no more than one part in `FIRST_PART`
+/// of the budget.
 const FIRST_PAGES: u64 = 1024;
+const FIRST_PART: u64 = 16;
 /// The least that is asked for at a time.
 const ASK_MIN: u64 = 64;
 /// Of what it has, a process asks for one page in so many more at a time.
@@ -205,7 +207,8 @@ impl Member {
         };
         let now = now_ns();
         let resident = budget.resident_in_all();
-        let wanted = FIRST_PAGES.max(resident + ASK_MIN);
+        let first = FIRST_PAGES.min(self.whole() / FIRST_PART);
+        let wanted = first.max(resident + ASK_MIN);
         let header = &self.file.header;
         if self.whole().saturating_sub(self.granted_to_all()) < wanted {
             self.sweep(now, true);
