@@ -166,6 +166,13 @@ impl Pager {
         }
     }
 
+    /// The most pages of this process that may be resident, or that may come to be where its run has
+    /// one budget.
+    pub fn most_pages(&self) -> u64 {
+        let member = self.member.as_ref();
+        member.map_or_else(|| self.budget.get(), Member::most)
+    }
+
     /// Changes the budget of this process, or the most that it may have of its run's (at least one
     /// page).
     pub fn set_limit(&self, pages: u64) {

@@ -114,6 +114,9 @@ impl<'p> Evictor<'p> {
             if pager.budget.fault_thread_waits() {
                 pager.ring_fault_thread();
             }
+            if let (Some(member), Round::Evicted | Round::Nothing) = (&pager.member, round) {
+                member.note_round(&pager.budget, round == Round::Evicted);
+            }
             self.note_standstill(round);
             match round {
                 Round::Evicted => pager.budget.progress.ring(),

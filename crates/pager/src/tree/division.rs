@@ -33,6 +33,8 @@ pub(super) struct Process {
     /// What it asks for; 0 if it is content.
     pub wanted: u64,
     pub cap: u64,
+    /// Pages that it cannot give up.
+    pub held: u64,
     pub weight: u64,
     /// Near misses a page and second.
     pub gain: f64,
@@ -41,7 +43,7 @@ pub(super) struct Process {
 
 impl Process {
     fn floor(&self) -> u64 {
-        FLOOR_PAGES.min(self.cap)
+        (FLOOR_PAGES + self.held).min(self.cap)
     }
 
     fn value(&self) -> f64 {
@@ -74,6 +76,10 @@ pub(super) fn divide(budget: u64, processes: &[Process]) -> Vec<u64> {
     let mut shares: Vec<u64> = processes.iter().map(Process::share).collect();
     for (process, share) in processes.iter().zip(&mut shares) {
         *share -= process.spare(*share);
+        // What does not go leaves it something to work with.
+        if process.wanted > 0 {
+            *share = process.floor().max(*share);
+        }
     }
     let taken: u64 = shares.iter().sum();
     match budget.checked_sub(taken) {
@@ -165,6 +171,7 @@ mod tests {
             target: NO_TARGET,
             wanted,
             cap: u64::MAX,
+            held: 0,
             weight: 100,
             gain,
             sleeps: false,
@@ -238,6 +245,14 @@ mod tests {
         assert_eq!(settled(1000, all(), 1), [64, 936]);
         let shares = settled(100, all(), 5);
         assert_eq!(shares, [64, 64]);
+    }
+
+    #[test]
+    fn who_cannot_give_up_is_left_that_and_a_floor() {
+        let mut locked = process(500, 500, 100, 0.0);
+        locked.held = 500;
+        let shares = settled(1000, vec![locked, process(500, 500, 60, 9.0)], 10);
+        assert_eq!(shares, [564, 436]);
     }
 
     #[test]

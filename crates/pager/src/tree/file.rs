@@ -52,6 +52,9 @@ pub struct Slot {
     /// What others want it to go down to, or let it go up to; [`NO_TARGET`] for neither. Changes
     /// under the lock.
     pub(super) target: AtomicU64,
+    /// Pages that it found it cannot give up (locked, pinned), and when, in nanoseconds.
+    pub(super) held: AtomicU64,
+    pub(super) held_ns: AtomicU64,
     /// What its user lets it have at most.
     pub(super) cap: AtomicU64,
     pub(super) weight: AtomicU64,

@@ -47,6 +47,9 @@ const MEMORY_NS: f64 = 500e6;
 const JOIN_TRIES: u32 = 100;
 const JOIN_PAUSE: Duration = Duration::from_millis(1);
 
+/// What was found not to go is tried again after so long.
+const HELD_NS: u64 = 2_000_000_000;
+
 const NO_FILE: RawFd = -1;
 const NO_SLOT: u64 = u64::MAX;
 
@@ -118,6 +121,12 @@ impl Member {
     /// The budget of the run in pages.
     pub fn whole(&self) -> u64 {
         self.file.header.budget.load(Acquire).max(1)
+    }
+
+    /// The most pages that this process may come to have.
+    pub(crate) fn most(&self) -> u64 {
+        let cap = self.slot().map_or(u64::MAX, |slot| slot.cap.load(Relaxed));
+        self.whole().min(cap)
     }
 
     /// A fault on a page that would have been resident with twice the memory.
@@ -279,7 +288,7 @@ impl Member {
     /// target. The second: what has gone is not this process's any more.
     fn approach(&self, slot: &Slot, budget: &Budget) {
         let granted = slot.granted.load(Relaxed);
-        let goal = slot.goal();
+        let goal = slot.goal().max(slot.held(now_ns()));
         if goal < granted {
             if budget.get() != goal {
                 budget.set(goal);
@@ -298,6 +307,19 @@ impl Member {
     pub(crate) fn note_whole(&self, ledger: &Ledger) {
         let bytes = self.whole().saturating_mul(PAGE_SIZE as u64);
         ledger.run_budget_bytes.store(bytes, Relaxed);
+    }
+
+    /// On the evictor, which found nothing that it could evict, or something.
+    pub(crate) fn note_round(&self, budget: &Budget, found: bool) {
+        let Some(slot) = self.slot() else {
+            return;
+        };
+        let held = match found {
+            true => 0,
+            false => budget.resident_in_all(),
+        };
+        slot.held.store(held, Relaxed);
+        slot.held_ns.store(now_ns(), Relaxed);
     }
 
     fn measure(&self, slot: &Slot, now: u64, ledger: &Ledger) {
@@ -362,7 +384,7 @@ impl Member {
             }
         }
         let granted = slot.granted.load(Relaxed);
-        let target = slot.target.load(Relaxed);
+        let target = slot.target.load(Relaxed).max(slot.held(now));
         if target < granted {
             return 0;
         }
@@ -415,6 +437,14 @@ impl Slot {
         goal.max(1)
     }
 
+    /// Pages that it cannot give up.
+    fn held(&self, now: u64) -> u64 {
+        match now.saturating_sub(self.held_ns.load(Relaxed)) < HELD_NS {
+            true => self.held.load(Relaxed),
+            false => 0,
+        }
+    }
+
     /// A new process's. Nobody has it yet.
     fn begin(&self, now: u64, granted: u64, used: u64, weight: u64) {
         for (field, value) in [
@@ -423,6 +453,8 @@ impl Slot {
             (&self.used, used),
             (&self.target, NO_TARGET),
             (&self.cap, u64::MAX),
+            (&self.held, 0),
+            (&self.held_ns, 0),
             (&self.weight, weight),
             (&self.wanted, 0),
             (&self.wanted_ns, 0),
@@ -460,6 +492,7 @@ impl Slot {
             target: self.target.load(Relaxed),
             wanted,
             cap: self.cap.load(Relaxed),
+            held: self.held(now),
             weight: self.weight.load(Relaxed),
             gain: self.look_at_gain(now, granted),
             sleeps: wanted == 0 && now.saturating_sub(busy_ns) > SLEEPS_NS,
