@@ -168,7 +168,8 @@ impl Budget {
     pub(crate) fn reserve(&self, pages: u64) -> Option<Reservation<'_>> {
         let resident = self.resident.fetch_add(pages, Ordering::SeqCst) + pages;
         let in_all = resident + self.awaited.load(Ordering::Relaxed);
-        // Counted first: who lowers the budget and looks then sees these pages, or they are refused.
+        // Counted first: who lowers the budget and looks then sees these pages, or they are
+        // refused.
         let limit = self.limit();
         if in_all + self.low_water() > limit {
             self.work.ring();

@@ -166,8 +166,8 @@ impl Pager {
         }
     }
 
-    /// The most pages of this process that may be resident, or that may come to be where its run has
-    /// one budget.
+    /// The most pages of this process that may be resident, or that may come to be where its run
+    /// has one budget.
     pub fn most_pages(&self) -> u64 {
         let member = self.member.as_ref();
         member.map_or_else(|| self.budget.get(), Member::most)

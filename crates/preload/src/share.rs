@@ -34,8 +34,8 @@ pub fn open_own(config: &Config) -> Result<Option<Share>, Errno> {
     Ok(Some(Share { member, file }))
 }
 
-/// In a forked child, on the scanner: its part begins anew, by way of the file that was handed over.
-/// Without one it has the whole budget, by itself; that is what an error says.
+/// In a forked child, on the scanner: its part begins anew, by way of the file that was handed
+/// over. Without one it has the whole budget, by itself; that is what an error says.
 pub fn begin_again(member: &Member, file: Option<RawFd>) -> Result<(), Errno> {
     let opened = file.map(|file| procfs::reopen(file, OFlags::RDWR));
     let (file, result) = match opened {

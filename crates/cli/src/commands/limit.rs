@@ -8,6 +8,7 @@ use pagetide_kernel::procfs::stat::Stat;
 use pagetide_pager::report::Request;
 use pagetide_pager::tree::file::Shares;
 
+use crate::bases::Bases;
 use crate::control::{self, ControlError};
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
@@ -45,8 +46,8 @@ fn limit_run(pid: u32, path: &Path, size: Size, timeout: Duration) -> Result<u8,
         }
         if Instant::now() > deadline {
             let text = format!(
-                "run {pid}: the budget of {} does not hold: its processes still have {}; one may be \
-                 stopped, or have locked its memory. The budget stays in force and is reached as \
+                "run {pid}: the budget of {} does not hold: its processes still have {}; one may \
+                 be stopped, or have locked its memory. The budget stays in force and is reached as \
                  soon as that allows",
                 Bytes(bytes),
                 Bytes(bytes_of(now.granted()))
@@ -60,11 +61,11 @@ fn limit_run(pid: u32, path: &Path, size: Size, timeout: Duration) -> Result<u8,
 /// Sets the budget of process `pid`, which may be that of its launcher; or, with one budget for the
 /// run, that of the run by the ID of its launcher, and by that of a process the most that it may
 /// have of it.
-pub fn limit(pid: u32, size: Size, timeout: Duration) -> Result<u8, Failure> {
-    if let Some(tree) = runs::tree_of(pid) {
+pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u8, Failure> {
+    if let Some(tree) = runs::tree_of(pid, bases) {
         return limit_run(pid, &tree, size, timeout);
     }
-    let process = super::find(pid)?;
+    let process = super::find(pid, bases)?;
     let pid = process.pid;
     let bytes = bytes_for(&process, size);
     let statistics = set(&process, bytes, timeout).map_err(|why| {

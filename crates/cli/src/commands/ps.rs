@@ -1,4 +1,5 @@
 //! `pagetide ps`: the governed processes.
+use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
 use crate::governed::printable;
 use crate::runs;
@@ -9,8 +10,8 @@ use crate::table::Table;
 const COMMAND_CHARS_MAX: usize = 40;
 
 /// Lists the living governed processes.
-pub fn ps(json: bool) -> Result<u8, Failure> {
-    let processes = runs::all();
+pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
+    let processes = runs::all(bases);
     if json {
         let all: Vec<_> = processes
             .iter()

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use pagetide_pager::report::{Latency, Request, Statistics};
 
+use crate::bases::Bases;
 use crate::control;
 use crate::exit::{Exit, Failure};
 use crate::governed::printable;
@@ -13,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its
 /// ledger when it does not answer.
-pub fn stat(pid: u32, json: bool) -> Result<u8, Failure> {
-    let process = super::find(pid)?;
+pub fn stat(pid: u32, json: bool, bases: &Bases) -> Result<u8, Failure> {
+    let process = super::find(pid, bases)?;
     let pid = process.pid;
     let statistics =
         control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {

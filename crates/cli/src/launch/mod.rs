@@ -61,10 +61,8 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let store = store::open(&options.store)?;
     let budget_bytes = options.resident.resolve(available_to("self"));
     let outputs = Outputs::open(options)?;
-    let group = GroupLimit::of_this_process();
-    let warning = group.warning(budget_bytes).filter(|_| !options.quiet);
-    warning.iter().for_each(|message| say(message));
-    let run_dir = RunDir::create()?;
+    let group = warned_group(budget_bytes, options.quiet);
+    let run_dir = RunDir::create(&options.bases)?;
     let exec = match options.exec {
         true => Some(run_dir.leave_open()?),
         false => None,
@@ -114,6 +112,15 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         say(&summary);
     }
     Ok(outcome.code(ended))
+}
+
+/// The limit of this process's memory cgroup; a warning is said, unless `quiet`, if it is less than
+/// the budget.
+fn warned_group(budget_bytes: u64, quiet: bool) -> GroupLimit {
+    let group = GroupLimit::of_this_process();
+    let warning = group.warning(budget_bytes).filter(|_| !quiet);
+    warning.iter().for_each(|message| say(message));
+    group
 }
 
 /// What went otherwise than was asked for; warnings unless `quiet`.

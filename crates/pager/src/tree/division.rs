@@ -70,8 +70,8 @@ impl Process {
     }
 }
 
-/// The targets of `processes` in a budget of `budget` pages: what each may go up to or is to go down
-/// to.
+/// The targets of `processes` in a budget of `budget` pages: what each may go up to or is to go
+/// down to.
 pub(super) fn divide(budget: u64, processes: &[Process]) -> Vec<u64> {
     let mut shares: Vec<u64> = processes.iter().map(Process::share).collect();
     for (process, share) in processes.iter().zip(&mut shares) {

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -191,9 +192,19 @@ impl Shares {
     /// of a second.
     ///
     /// # Errors
-    /// As writing a file.
+    /// As writing a file; `InvalidData` if it is not such a file.
     pub fn set_budget(path: &Path, pages: u64) -> std::io::Result<()> {
-        let file = OpenOptions::new().write(true).open(path)?;
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true);
+        let no_link = OFlags::NOFOLLOW.bits() as i32;
+        let file = options.custom_flags(no_link).open(path)?;
+        // Root changes other users' runs, and nothing else that they may have put there.
+        let mut magic = [0; 8];
+        file.read_exact_at(&mut magic, offset_of!(Header, magic) as u64)?;
+        let is_whole = file.metadata()?.len() == TreeFile::SIZE as u64;
+        if !is_whole || u64::from_ne_bytes(magic) != MAGIC {
+            return Err(std::io::ErrorKind::InvalidData.into());
+        }
         let at = offset_of!(Header, budget) as u64;
         file.write_all_at(&pages.max(1).to_ne_bytes(), at)
     }
@@ -206,5 +217,32 @@ impl Shares {
     /// Whether no more is granted than the budget, or, where that is less, than the floors.
     pub fn is_kept(&self) -> bool {
         self.granted() <= self.budget.max(self.parts.len() as u64 * FLOOR_PAGES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_read_as_it_was_written_and_of_no_other_file() {
+        let dir = std::env::temp_dir().join(format!("pagetide-tree-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let (path, other) = (dir.join("tree"), dir.join("other"));
+        TreeFile::create(&path, 77).unwrap();
+        assert!(TreeFile::create(&path, 78).is_err(), "it is there already");
+        let empty = |budget| Shares {
+            budget,
+            parts: vec![],
+        };
+        assert_eq!(Shares::read(&path).unwrap(), empty(77));
+        Shares::set_budget(&path, 0).unwrap();
+        assert_eq!(Shares::read(&path).unwrap(), empty(1));
+        std::fs::write(&other, vec![0; TreeFile::SIZE]).unwrap();
+        assert!(Shares::read(&other).is_err() && Shares::set_budget(&other, 5).is_err());
+        let link = dir.join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(Shares::set_budget(&link, 5).is_err());
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

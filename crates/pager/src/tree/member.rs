@@ -18,8 +18,8 @@ use super::file::{FLOOR_PAGES, NO_TARGET, SLOTS, Slot, TreeFile};
 use crate::budget::Budget;
 use crate::ledger::Ledger;
 
-/// What a process begins with, if there is so much: 4 MiB, but no more than one part in `FIRST_PART`
-/// of the budget.
+/// What a process begins with, if there is so much: 4 MiB, but no more than one part in
+/// `FIRST_PART` of the budget.
 const FIRST_PAGES: u64 = 1024;
 const FIRST_PART: u64 = 16;
 /// The least that is asked for at a time.

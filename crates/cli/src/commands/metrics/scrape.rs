@@ -5,6 +5,7 @@ use std::path::Path;
 use pagetide_pager::protocol::files;
 use pagetide_pager::report::Statistics;
 
+use crate::args::Metrics;
 use crate::governed::{self, Governed, printable};
 use crate::ledger_file::FaultTimes;
 use crate::runs;
@@ -62,12 +63,12 @@ pub struct Counters {
 }
 
 /// Of all runs that this user may see.
-pub fn now(pids: bool) -> BTreeMap<Labels, Sample> {
+pub fn now(options: &Metrics) -> BTreeMap<Labels, Sample> {
     let mut samples = BTreeMap::new();
-    for base in runs::bases() {
+    for base in options.bases.visible() {
         runs::clean_stale(&base);
         for run in runs::runs(&base) {
-            add_run(&run, pids, &mut samples);
+            add_run(&run, options.pids, &mut samples);
         }
     }
     samples
