@@ -267,7 +267,8 @@ Run a program with at most SIZE bytes of its memory resident, the rest in a stor
 
 Governed is the anonymous private memory of the program and of every process it starts, each with \
 this budget; with --per-run they have it together. Not governed are stacks, file mappings, shared \
-memory and Pagetide's own memory, nor programs among them that are statically linked or gain privilege.
+memory and Pagetide's own memory, nor programs among them that are statically linked or gain \
+privilege.
 
 The program keeps its standard descriptors, directory, terminal and signals; signals sent to \
 pagetide go on to it. With --exec there is no pagetide beside it: it is the process that pagetide \

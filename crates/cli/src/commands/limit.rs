@@ -47,8 +47,8 @@ fn limit_run(pid: u32, path: &Path, size: Size, timeout: Duration) -> Result<u8,
         if Instant::now() > deadline {
             let text = format!(
                 "run {pid}: the budget of {} does not hold: its processes still have {}; one may \
-                 be stopped, or have locked its memory. The budget stays in force and is reached as \
-                 soon as that allows",
+                 be stopped, or have locked its memory. The budget stays in force and is reached \
+                 as soon as that allows",
                 Bytes(bytes),
                 Bytes(bytes_of(now.granted()))
             );

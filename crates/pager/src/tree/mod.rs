@@ -9,8 +9,8 @@
 //! There is no server and no count of free pages. What is free is the budget less the sum of what
 //! the slots have been granted, found anew by whoever asks, under a lock that the kernel takes from
 //! a process that ends. A slot is its owner's alone to raise and to lower: a process that is to
-//! give up evicts first and lowers its grant then, so the sum exceeds the budget at no time, but for the
-//! floors ([`file::FLOOR_PAGES`]).
+//! give up evicts first and lowers its grant then, so the sum exceeds the budget at no time, but
+//! for the floors ([`file::FLOOR_PAGES`]).
 pub mod division;
 pub mod file;
 pub mod member;

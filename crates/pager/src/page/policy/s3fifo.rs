@@ -55,8 +55,8 @@ impl S3Fifo {
         given_up >= ACCOUNT / 8 && self.came_back.load(Relaxed) * 3 > given_up * 2
     }
 
-    /// Epochs since the page of `word` was evicted, as far as can be told; none for a page that is no
-    /// ghost.
+    /// Epochs since the page of `word` was evicted, as far as can be told; none for a page that
+    /// is no ghost.
     fn age(&self, word: Word) -> Option<u64> {
         let stamp = word.evicted_in();
         let now = self.epoch.load(Relaxed) % EPOCHS + 1;
