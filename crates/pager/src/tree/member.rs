@@ -272,13 +272,14 @@ impl Member {
             self.note_whole(ledger);
             let whole = self.whole();
             // Changed from outside, or somebody came to whom the floor is due.
-            if self.seen_budget.load(Relaxed) != whole || self.granted_to_all() > whole {
-                if let Some(_divides) = self.divides() {
-                    self.sweep(now, false);
-                    self.seen_budget.store(whole, Relaxed);
-                    if self.granted_to_all() > whole {
-                        self.divide(now);
-                    }
+            let is_changed = self.seen_budget.load(Relaxed) != whole;
+            if (is_changed || self.granted_to_all() > whole)
+                && let Some(_divides) = self.divides()
+            {
+                self.sweep(now, false);
+                self.seen_budget.store(whole, Relaxed);
+                if self.granted_to_all() > whole {
+                    self.divide(now);
                 }
             }
         }
