@@ -165,7 +165,7 @@ fn a_pipeline_loses_nothing_and_is_within_one_budget() {
     }
     let stage = "\"$0\" $mib pipe";
     for (budget, mib) in [(1, 6), (4, 12), (16, 32)] {
-        let pipeline = vec![stage; 6].join(" | ");
+        let pipeline = [stage; 6].join(" | ");
         let script = format!("mib={mib}; seq 1 120000 | {pipeline} >\"$1/out\"; cksum <\"$1/out\"");
         let mut native = Command::new("sh");
         let here = directory(&format!("pipeline-{budget}"));
