@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | [`file`] | the memory they share: the budget, and a slot for each process |
+//! | [`mod@file`] | the memory they share: the budget, and a slot for each process |
 //! | [`division`] | who is to give up how much, and who may have it; knows no kernel |
 //! | [`member`] | a process's own part: its slot, what it asks for, how it gives up |
 //!
