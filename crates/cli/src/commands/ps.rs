@@ -22,9 +22,10 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
     }
     let mut table = Table::new(
         &[
-            "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "FAULTS", "P99", "COMMAND",
+            "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "FAULTS", "P99",
+            "COMMAND",
         ],
-        &[8],
+        &[9],
     );
     for process in &processes {
         let s = &process.reading.statistics;
@@ -38,6 +39,7 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
             },
             Bytes(s.managed_bytes).to_string(),
             Bytes(s.store_bytes).to_string(),
+            Bytes(s.memory_bytes).to_string(),
             Count(s.faults as f64).to_string(),
             Nanoseconds(s.fault_latency_ns.p99).to_string(),
             printable(&s.command)

@@ -72,9 +72,18 @@ fn describe(s: &Statistics) -> String {
                 Bytes(s.store_bytes_max)
             ),
         ),
+        (
+            "memory in all",
+            format!(
+                "{}, at most {}",
+                Bytes(s.memory_bytes),
+                Bytes(s.memory_bytes_max)
+            ),
+        ),
         ("faults", of_faults(s)),
         ("of these", of_these(s)),
         ("latency", of_latency(&s.fault_latency_ns)),
+        ("stalled", of_stalls(s)),
         (
             "evictions",
             format!(
@@ -121,6 +130,13 @@ fn of_these(s: &Statistics) -> String {
         Count(s.faults_waited as f64),
         100.0 * s.faults_waited as f64 / s.faults.max(1) as f64,
         Count(s.faults_taken_back as f64)
+    )
+}
+
+fn of_stalls(s: &Statistics) -> String {
+    format!(
+        "{:.2} s of {:.1} s, all threads added up",
+        s.stall_seconds, s.wall_seconds
     )
 }
 

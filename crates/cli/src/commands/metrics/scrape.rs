@@ -40,6 +40,7 @@ pub struct Gauges {
     pub over_budget: u64,
     pub managed: u64,
     pub store: u64,
+    pub memory: u64,
 }
 
 /// What only goes up.
@@ -114,6 +115,7 @@ impl Gauges {
         self.over_budget = self.over_budget.saturating_add(over);
         self.managed = self.managed.saturating_add(of.managed_bytes);
         self.store = self.store.saturating_add(of.store_bytes);
+        self.memory = self.memory.saturating_add(of.memory_bytes);
     }
 }
 
