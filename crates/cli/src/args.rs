@@ -55,6 +55,19 @@ pub enum Command {
         /// Print a JSON object, in bytes and nanoseconds
         #[arg(long)]
         json: bool,
+        /// Measure how much memory it needs, and print what is expected with less
+        #[arg(long)]
+        curve: bool,
+        /// How long to measure, in seconds; not at all where `run --measure` does
+        #[arg(
+            long = "for",
+            id = "measure_for",
+            value_name = "SECONDS",
+            default_value = "10",
+            value_parser = seconds,
+            requires = "curve"
+        )]
+        measure_for: Duration,
         /// Where runs are
         #[command(flatten)]
         bases: Bases,
@@ -311,7 +324,7 @@ pub struct Run {
         value_name = "WHEN",
         conflicts_with_all = [
             "resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over",
-            "per_run", "per_process"
+            "per_run", "per_process", "measure"
         ]
     )]
     pub lock: Option<LockMode>,
@@ -329,6 +342,10 @@ pub struct Run {
     /// SVG
     #[arg(long, value_name = "FILE.svg|-")]
     pub plot: Option<PathBuf>,
+    /// Measure how much memory the program needs, with room for all of it, and say at exit what is
+    /// expected with less
+    #[arg(long)]
+    pub measure: bool,
     /// Record the faults of the program, not of processes it starts, to FILE for `pagetide bench
     /// policy`; at most 16 Mi of them
     #[arg(long, value_name = "FILE")]

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_pager::ledger::{Histogram, LEDGER_MAGIC, Ledger};
 use pagetide_pager::protocol::loss::Loss;
+use pagetide_pager::protocol::measured::Measured;
 use pagetide_pager::report::Statistics;
 use pagetide_pager::ungoverned::Started;
 
@@ -90,6 +91,8 @@ pub struct Reading {
     pub pid_namespace: u64,
     /// Whether its process holds the file, and so lives; `None` where that cannot be told.
     pub held: Option<bool>,
+    /// How it uses its memory, if that was measured.
+    pub measured: Option<Measured>,
 }
 
 /// A buffer that ledgers are read into.
@@ -134,6 +137,7 @@ impl Reader {
             ungoverned_others: ledger.ungoverned.others(),
             pid_namespace: ledger.pid_namespace.load(Relaxed),
             held: is_held(file),
+            measured: ledger.measured.read(),
         })
     }
 }

@@ -15,6 +15,7 @@ pub mod bases;
 pub mod commands;
 pub mod container;
 pub mod control;
+pub mod curve;
 pub mod date;
 pub mod doctor;
 pub mod exit;
@@ -60,7 +61,16 @@ pub fn main() -> u8 {
     let result = match arguments.command {
         Command::Run(options) => launch::run(&options, &inherited),
         Command::Ps { json, bases } => commands::ps::ps(json, &bases),
-        Command::Stat { pid, json, bases } => commands::stat::stat(pid, json, &bases),
+        Command::Stat {
+            pid,
+            json,
+            curve,
+            measure_for,
+            bases,
+        } => {
+            let measure_for = curve.then_some(measure_for);
+            commands::stat::stat(pid, json, measure_for, &bases)
+        }
         Command::Limit {
             pid,
             size,

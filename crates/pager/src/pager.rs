@@ -18,6 +18,7 @@ use crate::fault::streams::Streams;
 use crate::gate::Gate;
 use crate::handles::{Handles, Ownership, StartError, system};
 use crate::ledger::Ledger;
+use crate::measure::probes::Probes;
 use crate::page::backing::Backings;
 use crate::page::policy::Kind;
 use crate::page::table::PageTable;
@@ -74,6 +75,8 @@ pub struct Pager {
     pub(crate) requests: Inbox<Request>,
     /// What the evictor is asked for.
     pub(crate) evict_now: Inbox<EvictNow>,
+    /// The looks at pages that tell how much memory the program needs.
+    pub(crate) probes: Probes,
     /// What every thread is to call.
     pub(crate) callback: ThreadCallback,
     /// Counters.
@@ -130,6 +133,7 @@ impl Pager {
             pauses: Pauses::default(),
             requests: Inbox::default(),
             evict_now: Inbox::default(),
+            probes: Probes::default(),
             callback: ThreadCallback::default(),
             ledger,
             teller: match ownership {

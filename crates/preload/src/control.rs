@@ -172,6 +172,14 @@ impl Connection {
                     Some(Instant::now() + Duration::from_millis(timeout_ms.min(3_600_000)));
                 true
             }
+            Ok(Request::Measure { on }) => {
+                agent.pager.measure(on);
+                if on {
+                    deferral::give_up();
+                    BELL.ring();
+                }
+                self.answer(&statistics(agent))
+            }
             Err(error) => self.answer(&Reply::Error {
                 message: format!("not a request: {error}"),
             }),

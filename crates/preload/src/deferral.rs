@@ -25,6 +25,9 @@ static ROOM: AtomicU64 = AtomicU64::new(0);
 /// The budget was changed and nothing counted since.
 static STALE: AtomicBool = AtomicBool::new(false);
 
+/// Memory is to be registered whatever there is.
+static UNWANTED: AtomicBool = AtomicBool::new(false);
+
 /// Pages that all processors fill in a millisecond, asked once: the answer takes files to be read.
 static FILLED_PER_MS: AtomicU64 = AtomicU64::new(FILLED_PAGES_PER_MS);
 
@@ -69,7 +72,10 @@ pub fn end(pager: &Pager) {
 
 /// On the scanner: so many pages are resident. Whether memory can stay unregistered.
 pub fn count(pager: &Pager, resident: u64) -> bool {
-    let at = threshold(pager.budget.get(), filled_per_ms());
+    let at = match UNWANTED.load(SeqCst) {
+        true => 0,
+        false => threshold(pager.budget.get(), filled_per_ms()),
+    };
     ROOM.store(at.saturating_sub(resident), Relaxed);
     pager.budget.set_awaited(resident);
     STALE.store(false, SeqCst);
@@ -90,6 +96,11 @@ pub fn has_room_for(bytes: usize) -> bool {
 /// The budget was changed: the scanner is to count before anybody believes that it is kept.
 pub fn note_limit() {
     STALE.store(is_on(), SeqCst);
+}
+
+/// Memory is to be registered when the scanner counts next.
+pub fn give_up() {
+    UNWANTED.store(true, SeqCst);
 }
 
 /// Whether what was counted tells if the budget is kept.

@@ -133,10 +133,12 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
     }
 }
 
-/// Whether registration is deferred, which is settled here. A trace is of all faults. Of a common
+/// Whether registration is deferred, which is settled here. A trace is of all faults, and a use of
+/// memory that is not registered cannot be seen where the need is measured. Of a common
 /// budget a process has what it needs just now, so it is never far from it.
 fn is_deferred(agent: &Agent) -> bool {
-    let alone = agent.pager.member.is_none() && agent.config.wishes.trace.is_none();
+    let wishes = &agent.config.wishes;
+    let alone = agent.pager.member.is_none() && wishes.trace.is_none() && !wishes.measure;
     let deferred = alone && deferral::begin(&agent.pager.budget);
     // Where pages are evicted in place, a huge one would go only as a whole.
     if !deferred || !agent.pager.handles().can_move() {
@@ -186,6 +188,7 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     {
         record_faults(&pager, path)?;
     }
+    pager.measure(wishes.measure);
     identify(ledger);
     let kept = Kept {
         device: device.map(OwnedFd::into_raw_fd),

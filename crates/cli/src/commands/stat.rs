@@ -5,17 +5,28 @@ use pagetide_pager::report::{Latency, Request, Statistics};
 
 use crate::bases::Bases;
 use crate::control;
+use crate::curve::{self, Need};
 use crate::exit::{Exit, Failure};
-use crate::governed::printable;
+use crate::governed::{Governed, printable};
 use crate::size::{Bytes, Count, Nanoseconds};
 
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// In which what was measured comes to be in the ledger.
+const PUBLISHING: Duration = Duration::from_millis(200);
 
 /// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its
-/// ledger when it does not answer.
-pub fn stat(pid: u32, json: bool, bases: &Bases) -> Result<u8, Failure> {
+/// ledger when it does not answer. Or how much memory it needs, measured for so long.
+pub fn stat(
+    pid: u32,
+    json: bool,
+    measure_for: Option<Duration>,
+    bases: &Bases,
+) -> Result<u8, Failure> {
     let process = super::find(pid, bases)?;
+    if let Some(time) = measure_for {
+        return show_need(&process, json, time, bases);
+    }
     let pid = process.pid;
     let statistics =
         control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {
@@ -36,6 +47,32 @@ fn of_run(s: &Statistics) -> String {
         0 => String::new(),
         bytes => format!(", its part of the run's {},", Bytes(bytes)),
     }
+}
+
+/// Has it measured how much memory a process needs, where it does not do so already.
+fn show_need(process: &Governed, json: bool, time: Duration, bases: &Bases) -> Result<u8, Failure> {
+    let measures = (process.reading.measured.as_ref()).is_some_and(|measured| measured.on);
+    if !measures {
+        set_measuring(process, true)?;
+        std::thread::sleep(time);
+        set_measuring(process, false)?;
+        // The evictor publishes what it has seen before it stops.
+        std::thread::sleep(PUBLISHING);
+    }
+    let process = super::find(process.pid, bases)?;
+    match json {
+        true => super::print_json(&process.reading.measured.as_ref().and_then(Need::of))?,
+        false => super::print(&curve::describe(&process))?,
+    }
+    Ok(Exit::Ok.code())
+}
+
+fn set_measuring(process: &Governed, on: bool) -> Result<(), Failure> {
+    let answer = control::ask(&process.socket, &Request::Measure { on }, PATIENCE);
+    answer.map(|_| ()).map_err(|error| {
+        let message = format!("process {} cannot be measured: {error}", process.pid);
+        Failure::new(Exit::Failed, message)
+    })
 }
 
 /// The statistics, a line a topic.

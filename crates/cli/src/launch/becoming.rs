@@ -11,6 +11,7 @@ pub fn check(options: &Run) -> Result<(), Failure> {
         ("--stats", options.stats.is_some()),
         ("--plot", options.plot.is_some()),
         ("--trace", options.trace.is_some()),
+        ("--measure", options.measure),
     ];
     let usage = |message| Err(Failure::new(Exit::Usage, message));
     if let Some((option, _)) = outputs.iter().find(|(_, given)| *given) {
@@ -52,6 +53,7 @@ mod tests {
             (&["--stats", "x"], "pagetide stat"),
             (&["--plot", "x"], "pagetide metrics"),
             (&["--trace", "x"], "--trace"),
+            (&["--measure"], "pagetide stat"),
             (&["--store", "valkey://h"], "NotifyAccess=all"),
             (&["--store", "ram:?max=1M&then=memcached://h"], "leases"),
         ] {

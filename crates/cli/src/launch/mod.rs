@@ -25,6 +25,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::agent;
 use crate::args::Run;
+use crate::curve;
 use crate::exit::{Exit, Failure};
 use crate::plot;
 use crate::plot::samples::{INTERVAL, Recorder};
@@ -77,6 +78,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         policy: options.policy,
         trace: outputs.trace.clone(),
         mappings_over_bytes: options.only_mappings_over.unwrap_or(0),
+        measure: options.measure,
         run_dir: run_dir.path().to_owned(),
         quiet: options.quiet,
         exec,
@@ -105,6 +107,9 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     if let Err(failure) = outputs.write(&outcome, &recorder, budget_bytes) {
         say(&failure.message);
     }
+    if options.measure {
+        say_need(&outcome);
+    }
     if !options.quiet
         && io::stderr().is_terminal()
         && let Some(summary) = outcome.summary()
@@ -112,6 +117,19 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         say(&summary);
     }
     Ok(outcome.code(ended))
+}
+
+/// How much memory the run's largest process needs.
+fn say_need(outcome: &Outcome) {
+    let Some(process) = curve::largest(&outcome.governed) else {
+        return;
+    };
+    let others = match outcome.governed.len() {
+        1 => String::new(),
+        several => format!("the largest of {several}: "),
+    };
+    let text = curve::describe(process);
+    say(&format!("{others}{}", text.trim_end()));
 }
 
 /// The limit of this process's memory cgroup; a warning is said, unless `quiet`, if it is less than

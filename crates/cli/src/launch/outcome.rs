@@ -12,6 +12,7 @@ use pagetide_pager::report::Statistics;
 
 use super::started;
 use super::wait::Ended;
+use crate::curve::Need;
 use crate::exit::Exit;
 use crate::governed::{Governed, living, printable, recorded};
 use crate::size::{Bytes, Count, Nanoseconds};
@@ -190,6 +191,9 @@ impl Outcome {
             #[serde(flatten)]
             statistics: &'a Statistics,
             running: bool,
+            /// How much memory it needs, if that was measured.
+            #[serde(skip_serializing_if = "Option::is_none")]
+            need: Option<Need>,
         }
         for process in &self.governed {
             let image = |p: &Governed| (p.pid, p.reading.started_ns);
@@ -197,6 +201,7 @@ impl Outcome {
             let line = Line {
                 statistics: &process.reading.statistics,
                 running: self.left_running.iter().any(goes_on),
+                need: process.reading.measured.as_ref().and_then(Need::of),
             };
             serde_json::to_writer(&mut *out, &line)?;
             out.write_all(b"\n")?;

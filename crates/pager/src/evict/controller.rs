@@ -17,6 +17,7 @@ use super::health::{STALL_LIMIT, StoreHealth};
 use super::staging::{BATCH_PAGES, Copies};
 use crate::address_space::throttle::KeptSince;
 use crate::handles::Ownership;
+use crate::measure::rounds::{Rounds, TICK_NS};
 use crate::pager::Pager;
 use crate::placement::{self, Moves, Place, Turn};
 use crate::protocol::loss::Loss;
@@ -65,6 +66,7 @@ pub struct Evictor<'p> {
     /// Since when rounds have found nothing to evict, and how many have.
     stuck_since: Option<(u64, u32)>,
     kept_since: KeptSince,
+    pub(super) rounds: Rounds,
 }
 
 impl<'p> Evictor<'p> {
@@ -86,6 +88,7 @@ impl<'p> Evictor<'p> {
             place: placement::evictor(by_signal, processors),
             stuck_since: None,
             kept_since: None,
+            rounds: Rounds::default(),
         }
     }
 
@@ -137,7 +140,10 @@ impl<'p> Evictor<'p> {
         self.end_turn(true);
         let by_signal = pager.ownership == Ownership::SignalRegion;
         let quiet = pager.placement.quiet_after().filter(|_| by_signal);
-        let timeout = quiet.unwrap_or(Duration::from_millis(100));
+        let timeout = match pager.probes.is_on() {
+            true => Duration::from_nanos(TICK_NS),
+            false => quiet.unwrap_or(Duration::from_millis(100)),
+        };
         pager.budget.work.wait(seen, Some(timeout));
     }
 
@@ -159,6 +165,7 @@ impl<'p> Evictor<'p> {
         if self.serve_requests() {
             return Round::Evicted;
         }
+        self.measure();
         match self.need_in_share() {
             0 => {
                 self.health.note_well();

@@ -4,6 +4,7 @@ pub(crate) mod batch;
 pub mod controller;
 pub(crate) mod health;
 pub(crate) mod in_place;
+mod measuring;
 pub(crate) mod requested;
 pub(crate) mod sharing;
 pub(crate) mod staging;

@@ -52,10 +52,14 @@ impl<'p> Handler<'p> {
             if !backed {
                 self.release(was.place());
             }
+            pager.probes.note_use(page);
             pager.enqueue(page);
         });
         let ledger = pager.ledger;
         ledger.fetched_pages.fetch_add(count, Relaxed);
+        if pager.probes.is_on() {
+            ledger.measured.fetched_pages.fetch_add(count, Relaxed);
+        }
         match purpose {
             Purpose::Load => {}
             Purpose::Ahead => {
@@ -79,6 +83,7 @@ impl<'p> Handler<'p> {
         let pager = self.pager;
         let taken_back = |word: Word| word.taken_back(backing);
         pager.table.update(page, taken_back);
+        pager.probes.note_use(page);
         pager.victims.enqueue_taken_back(&pager.table, page);
         pager.ledger.faults_taken_back.fetch_add(1, Relaxed);
         self.recent.note(page);

@@ -24,7 +24,11 @@
 //! | [`probes`] | the looks that are open, and the fault that ends one |
 //! | [`rounds`] | which pages are looked at when |
 //! | [`crate::protocol::measured`] | what became of looks, in the ledger |
-//! | [`curve`] | the curve that follows, and what it means for the program's time |
+//! | [`curve`] | the curve that follows |
+//! | [`forecast`] | what it means for the program's time |
+//!
+//! The evictor's part is in [`crate::evict`], which has the pages taken out.
 pub mod curve;
+pub mod forecast;
 pub mod probes;
 pub mod rounds;

@@ -9,7 +9,10 @@ use pagetide_kernel::sync::now_ns;
 use crate::protocol::measured::{MeasuredCells, OpenLooks, Seen};
 
 /// Places for pages with open looks: four for each page of a sample.
-const PLACES: usize = 8192;
+const PLACES: usize = 4 * super::rounds::SAMPLE_MAX;
+/// Neighbours are in a sample together, so many pages: a program that uses them in order is then
+/// served as it would be with less memory, pages read ahead included.
+const BLOCK_SHIFT: u32 = 4;
 /// Of a page looked at very often in vain, so many looks are counted, each for several.
 const COUNTED_MAX: u64 = 64;
 /// The hash's range, of which the sample is what lies below a bound.
@@ -23,9 +26,14 @@ pub fn hash(page: PageNumber) -> u64 {
     x ^ (x >> 33)
 }
 
-/// Whether one page in `one_in` has such a hash.
-pub fn is_sampled(hash: u64, one_in: u64) -> bool {
-    (hash >> (64 - HASH_BITS)) < (1 << HASH_BITS) / one_in.max(1)
+/// The same of the block that it lies in.
+pub fn block_hash(page: PageNumber) -> u64 {
+    hash(PageNumber(page.0 >> BLOCK_SHIFT))
+}
+
+/// Whether one block in `one_in` has such a hash.
+pub fn is_sampled(block_hash: u64, one_in: u64) -> bool {
+    (block_hash >> (64 - HASH_BITS)) < (1 << HASH_BITS) / one_in.max(1)
 }
 
 /// A page with open looks. Written by the evictor, but for `used_ns`.
@@ -100,7 +108,7 @@ impl Probes {
         self.on.load(Relaxed)
     }
 
-    /// Measuring begins or ends. Allocates; not for the fault path.
+    /// Measuring begins or ends; the evictor is to be rung. Allocates; not for the fault path.
     pub fn set_on(&self, on: bool) {
         let make = || (0..PLACES).map(|_| Entry::default()).collect();
         self.entries.get_or_init(make);
@@ -137,7 +145,7 @@ impl Probes {
     /// `page` was brought back by a fault. May be called in a signal handler.
     #[inline]
     pub fn note_use(&self, page: PageNumber) {
-        if self.is_on() && is_sampled(hash(page), self.one_in()) {
+        if self.is_on() && is_sampled(block_hash(page), self.one_in()) {
             self.note_use_at(page, now_ns());
         }
     }
@@ -214,7 +222,7 @@ impl Probes {
             .filter(|(page, _)| page.0 != 0)
             .collect();
         for (page, [used, first, last, count]) in all {
-            if !is_sampled(hash(page), self.one_in()) || count == 0 {
+            if !is_sampled(block_hash(page), self.one_in()) || count == 0 {
                 continue;
             }
             if keep(page) == Whereabouts::Gone {

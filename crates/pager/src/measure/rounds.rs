@@ -1,16 +1,18 @@
 //! Which pages are looked at when: all of a sample once a round, in an order and at a pace that do
 //! not depend on what the program does.
+use std::sync::atomic::Ordering::Relaxed;
+
 use pagetide_kernel::PageNumber;
 
-use super::probes::{Probes, Whereabouts, hash, is_sampled};
+use super::probes::{Probes, Whereabouts, block_hash, hash, is_sampled};
 use crate::protocol::measured::{MeasuredCells, OpenLooks};
 
 /// The most pages in the sample.
-pub const SAMPLE_MAX: usize = 2048;
+pub const SAMPLE_MAX: usize = 4096;
 /// How often looks are begun.
 pub const TICK_NS: u64 = 10_000_000;
 /// The most looks begun at once: each may take a page out, and cost the program a fault.
-pub const LOOKS_MAX: usize = 20;
+pub const LOOKS_MAX: usize = 40;
 /// The least time of a round: a smaller sample is not looked at more often.
 const ROUND_NS: u64 = 100_000_000;
 /// Length of the first parts of the time.
@@ -23,6 +25,7 @@ pub struct Rounds {
     sample: Vec<(u64, PageNumber)>,
     next: usize,
     began_ns: u64,
+    began_cpu_ns: u64,
     last_tick_ns: u64,
     ticks: u64,
     round: u64,
@@ -36,6 +39,7 @@ impl Default for Rounds {
             sample: Vec::new(),
             next: 0,
             began_ns: 0,
+            began_cpu_ns: 0,
             last_tick_ns: 0,
             ticks: 0,
             round: 0,
@@ -54,19 +58,21 @@ pub trait Memory {
 }
 
 impl Rounds {
-    /// What is due at `now_ns`: begins looks, and puts the pages that are to be taken out into
-    /// `take`, at most [`LOOKS_MAX`].
+    /// What is due at `now_ns`, when the program has used so much processor time: begins looks, and
+    /// gives the pages that are to be taken out to `take`, at most [`LOOKS_MAX`].
     pub fn tick(
         &mut self,
         probes: &Probes,
         cells: &MeasuredCells,
         memory: &impl Memory,
         now_ns: u64,
+        program_cpu_ns: u64,
         mut take: impl FnMut(PageNumber),
     ) {
         if !self.is_on {
             *self = Rounds::default();
             self.is_on = true;
+            self.began_cpu_ns = program_cpu_ns;
             probes.clear();
             probes.set_one_in(1);
             cells.begin(now_ns, PART_NS);
@@ -77,6 +83,8 @@ impl Rounds {
         self.last_tick_ns = now_ns;
         self.ticks += 1;
         cells.make_room(now_ns);
+        let used_ns = program_cpu_ns.saturating_sub(self.began_cpu_ns);
+        cells.program_cpu_ns.store(used_ns, Relaxed);
         if self.next >= self.sample.len() && now_ns - self.began_ns >= ROUND_NS {
             self.begin_round(probes, cells, memory, now_ns);
         }
@@ -86,9 +94,7 @@ impl Rounds {
             if let Some(whereabouts) = memory.whereabouts(page)
                 && probes.look(cells, page, whereabouts, now_ns)
             {
-                cells
-                    .takes
-                    .fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                cells.takes.fetch_add(1, Relaxed);
                 take(page);
             }
         }
@@ -102,6 +108,7 @@ impl Rounds {
         if self.is_on {
             cells.make_room(now_ns);
             probes.publish(cells, &mut self.open, now_ns);
+            cells.on.store(0, Relaxed);
             self.is_on = false;
         }
     }
@@ -129,9 +136,11 @@ impl Rounds {
             false => was,
         };
         let sample = &mut self.sample;
+        let mut pages = 0;
         sample.clear();
         memory.each_used(&mut |page| {
-            let hash = hash(page);
+            pages += 1;
+            let hash = block_hash(page);
             if is_sampled(hash, one_in) {
                 sample.push((hash, page));
             }
@@ -144,14 +153,13 @@ impl Rounds {
         self.round += 1;
         // Another order each round, so that no rhythm of the program's meets one of ours.
         let salt = hash(PageNumber(self.round));
-        sample.sort_unstable_by_key(|(h, _)| h.rotate_left(17) ^ salt);
+        sample.sort_unstable_by_key(|(h, page)| (h.rotate_left(17) ^ salt, *page));
         probes.retain(cells, |page| {
             let found = memory.whereabouts(page);
             found.unwrap_or(Whereabouts::There)
         });
-        cells.note_pages(now_ns, sample.len() as u64 * one_in);
-        let relaxed = std::sync::atomic::Ordering::Relaxed;
-        cells.one_in.store(one_in, relaxed);
+        cells.note_pages(now_ns, pages);
+        cells.one_in.store(one_in, Relaxed);
         (self.next, self.began_ns) = (0, now_ns);
     }
 }

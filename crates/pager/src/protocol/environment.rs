@@ -20,6 +20,8 @@ pub const WEIGHT: &str = "PAGETIDE_WEIGHT";
 const STORE: &str = "PAGETIDE_STORE";
 /// Only mappings of more bytes than this are governed; 0 or absent for all.
 const MAPPINGS_OVER: &str = "PAGETIDE_MAPPINGS_OVER";
+/// `1` where it is to be measured how much memory programs need.
+const MEASURE: &str = "PAGETIDE_MEASURE";
 /// The run's directory.
 const RUN_DIR: &str = "PAGETIDE_RUN_DIR";
 /// The eviction policy's name.
@@ -47,12 +49,13 @@ pub const MASK: &str = mask::VARIABLE;
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// Those that executed programs get as well.
-const PASSED_ON: [&str; 11] = [
+const PASSED_ON: [&str; 12] = [
     BUDGET,
     PER_RUN,
     WEIGHT,
     STORE,
     MAPPINGS_OVER,
+    MEASURE,
     RUN_DIR,
     AGENT,
     POLICY,
@@ -79,6 +82,8 @@ pub struct Wishes {
     pub trace: Option<PathBuf>,
     /// Only mappings of more bytes than this are governed.
     pub mappings_over_bytes: u64,
+    /// It is to be measured how much memory the program needs.
+    pub measure: bool,
     /// Directory for the ledger and the control socket.
     pub run_dir: PathBuf,
     /// Nothing is to be said of a process that runs without the agent.
@@ -108,6 +113,7 @@ impl Wishes {
             (TRACE, trace.into()),
             (EXEC, exec.into()),
             (MAPPINGS_OVER, self.mappings_over_bytes.to_string().into()),
+            (MEASURE, u8::from(self.measure).to_string().into()),
         ]
     }
 
@@ -131,6 +137,7 @@ impl Wishes {
             mappings_over_bytes: text(MAPPINGS_OVER)
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0),
+            measure: value(MEASURE).is_some_and(|value| value == "1"),
             run_dir: value(RUN_DIR)?.into(),
             quiet: value(QUIET).is_some_and(|value| value == "1"),
             exec: text(EXEC).and_then(|text| text.parse().ok()),
@@ -249,6 +256,7 @@ mod tests {
             policy: Kind::Fifo,
             trace: Some("/trace".into()),
             mappings_over_bytes: 7,
+            measure: true,
             run_dir: "/run-1".into(),
             quiet: true,
             exec: Some(7),
@@ -270,7 +278,10 @@ mod tests {
         let read = Wishes::read(|name| value_in(&least, name)).unwrap();
         assert_eq!((read.store.as_str(), read.quiet), ("ram:", false));
         assert_eq!((read.policy, read.trace), (Kind::default(), None));
-        assert_eq!((read.exec, read.per_run), (None, false));
+        assert_eq!(
+            (read.exec, read.per_run, read.measure),
+            (None, false, false)
+        );
         assert_eq!(
             Wishes::read(|name| value_in(&least[1..].to_vec(), name)),
             None

@@ -6,6 +6,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::loss::Loss;
+use super::measured::MeasuredCells;
 use super::report::{Latency, Statistics};
 use super::ungoverned::Ungoverned;
 
@@ -13,7 +14,7 @@ use super::ungoverned::Ungoverned;
 const SUB_BUCKETS: usize = 16;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG08");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG09");
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
 /// ns (18 minutes).
@@ -126,6 +127,8 @@ macro_rules! counters {
             message: [AtomicU64; 128],
             /// Programs it started that cannot be governed.
             pub ungoverned: Ungoverned,
+            /// How it uses its memory, if that is measured.
+            pub measured: MeasuredCells,
         }
     };
 }

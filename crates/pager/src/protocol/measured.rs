@@ -55,8 +55,10 @@ pub struct MeasuredCells {
     pub one_in: AtomicU64,
     /// Pages taken out to see whether they are used.
     pub takes: AtomicU64,
-    /// Faults meanwhile that were served by a read from the store, and the time that took, from
-    /// reading the message to waking the thread.
+    /// Processor time of that, in nanoseconds.
+    pub take_cpu_ns: AtomicU64,
+    /// Faults meanwhile that were served by a read from the store, and the time that took in the
+    /// pager.
     pub fetches: AtomicU64,
     /// See `fetches`, in nanoseconds.
     pub fetch_ns: AtomicU64,
@@ -82,6 +84,7 @@ impl MeasuredCells {
             &self.program_cpu_ns,
             &self.pages_max,
             &self.takes,
+            &self.take_cpu_ns,
             &self.fetches,
             &self.fetch_ns,
             &self.fetched_pages,
@@ -91,6 +94,7 @@ impl MeasuredCells {
         self.parts.iter().for_each(PartCells::clear);
         self.part_ns.store(part_ns, Relaxed);
         self.began_ns.store(now_ns, Relaxed);
+        self.on.store(1, Relaxed);
     }
 
     /// The part that `at_ns` lies in.
@@ -146,7 +150,7 @@ impl MeasuredCells {
 
     /// Of the looks begun in each part, those that nothing became of yet, by age.
     pub fn set_open(&self, open: &OpenLooks) {
-        for (part, counts) in self.parts.iter().zip(&open.0) {
+        for (part, counts) in self.parts.iter().zip(open.0.iter()) {
             for (cell, count) in part.open.iter().zip(counts) {
                 cell.store(*count, Relaxed);
             }
@@ -164,12 +168,14 @@ impl MeasuredCells {
     pub fn read(&self) -> Option<Measured> {
         let get = |cell: &AtomicU64| cell.load(Relaxed);
         (get(&self.began_ns) != 0).then(|| Measured {
+            on: get(&self.on) != 0,
             elapsed_ns: get(&self.elapsed_ns),
             program_cpu_ns: get(&self.program_cpu_ns),
             part_ns: get(&self.part_ns).max(1),
             pages_max: get(&self.pages_max),
             one_in: get(&self.one_in),
             takes: get(&self.takes),
+            take_cpu_ns: get(&self.take_cpu_ns),
             fetches: get(&self.fetches),
             fetch_ns: get(&self.fetch_ns),
             fetched_pages: get(&self.fetched_pages),
@@ -250,8 +256,9 @@ pub struct Part {
 
 /// What was measured of one process.
 #[derive(Debug, Clone, Default, PartialEq)]
-#[allow(missing_docs)]
 pub struct Measured {
+    /// It goes on.
+    pub on: bool,
     /// How long, in nanoseconds.
     pub elapsed_ns: u64,
     /// Processor time of the program's own threads meanwhile, in nanoseconds.
@@ -264,8 +271,13 @@ pub struct Measured {
     pub one_in: u64,
     /// Pages taken out to see whether they are used.
     pub takes: u64,
+    /// Processor time of that, in nanoseconds.
+    pub take_cpu_ns: u64,
+    /// Faults meanwhile that were served by a read from the store.
     pub fetches: u64,
+    /// The time that took in the pager, in nanoseconds.
     pub fetch_ns: u64,
+    /// Pages that these faults brought, those that were read ahead included.
     pub fetched_pages: u64,
     /// In order of time.
     pub parts: Vec<Part>,

@@ -146,6 +146,11 @@ pub enum Request {
         /// How long to wait for the bound to hold, in milliseconds.
         timeout_ms: u64,
     },
+    /// Measure from now on how much memory the program needs, or no more.
+    Measure {
+        /// Which.
+        on: bool,
+    },
 }
 
 /// The answer to one [`Request`].

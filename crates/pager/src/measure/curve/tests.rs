@@ -57,7 +57,7 @@ fn measured(accesses: impl Iterator<Item = u64>) -> Curve {
         if now / TICK_NS > last_tick {
             last_tick = now / TICK_NS;
             let mut taken = Vec::new();
-            rounds.tick(&probes, cells, &memory, now + TICK_NS, |page| {
+            rounds.tick(&probes, cells, &memory, now, 0, |page| {
                 taken.push(page)
             });
             for page in taken {
@@ -65,7 +65,7 @@ fn measured(accesses: impl Iterator<Item = u64>) -> Curve {
             }
         }
     }
-    rounds.end(&probes, cells, now + TICK_NS);
+    rounds.end(&probes, cells, now);
     Curve::of(&cells.read().unwrap()).expect("pages were looked at")
 }
 

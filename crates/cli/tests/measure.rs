@@ -1,0 +1,144 @@
+//! How much memory a program needs, as it is measured, against what it misses with less: counts of
+//! pages, no times.
+mod support;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use support::compile::compile_c;
+use support::pagetide::{able, binary, governed, largest};
+use support::patience::up_to;
+use support::process::{Outcome, run, start};
+use support::skip::skipped;
+
+const LIMIT: Duration = Duration::from_secs(240);
+/// The worker's parts: 16 MiB that it uses in each round, and 48 MiB of which it uses few pages.
+const PARTS: [&str; 2] = ["16", "48"];
+const MIB: f64 = (1 << 20) as f64;
+
+fn worker() -> PathBuf {
+    compile_c("programs", "two_parts", &[]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The statistics of the one process that ran.
+fn statistics(outcome: &Outcome) -> Value {
+    outcome.expect_code(0);
+    let text = outcome.stdout_text();
+    let line = text.lines().find(|line| line.starts_with('{'));
+    let line = line.unwrap_or_else(|| panic!("no statistics: {}", outcome.describe()));
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+}
+
+fn number(value: &Value, path: &str) -> f64 {
+    let found = value.pointer(path).and_then(Value::as_f64);
+    found.unwrap_or_else(|| panic!("no number {path} in {value}"))
+}
+
+/// Pages missed in a second with a share of the memory, as a `need` says.
+fn misses_per_second(need: &Value, share: f64) -> f64 {
+    let points = need["points"].as_array().expect("points");
+    let distance = |point: &&Value| (number(point, "/share") - share).abs();
+    let nearest = points
+        .iter()
+        .min_by(|a, b| distance(a).total_cmp(&distance(b)));
+    number(nearest.expect("a point"), "/misses_per_second")
+}
+
+#[test]
+fn what_is_expected_to_be_missed_is_missed() {
+    let name = "what_is_expected_to_be_missed_is_missed";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let work = |options: &[&str]| {
+        let options = [options, &["--stats", "-", "--quiet"]].concat();
+        let mut command = governed(&options, worker());
+        command.args(PARTS).args(["400", "500"]);
+        run(&mut command, LIMIT)
+    };
+    let measured = work(&["--measure", "--resident", "1G"]);
+    let need = &statistics(&measured)["need"];
+    let in_use = number(need, "/in_use_bytes_max") / MIB;
+    assert!((63.0..68.0).contains(&in_use), "{need}");
+    // What is used in each round is found to be what is needed.
+    let knee = number(need, "/knee_bytes") / MIB;
+    assert!((12.0..28.0).contains(&knee), "{need}");
+    let sum = measured.stdout_text().lines().next().map(str::to_owned);
+    for share in [0.8, 0.6, 0.4] {
+        let budget = format!("{}K", (in_use * share * 1024.0) as u64);
+        let outcome = work(&["--resident", &budget]);
+        let less = outcome.stdout_text();
+        assert_eq!(less.lines().next().map(str::to_owned), sum, "with {budget}");
+        // Those of filling it are none that a program has for long.
+        let fetched = number(&statistics(&outcome), "/fetched_pages");
+        let expected = misses_per_second(need, share) * number(need, "/seconds");
+        println!("{budget}: {fetched} pages fetched, {expected:.0} expected");
+        let wrong = (fetched - expected).abs() / expected;
+        assert!(
+            wrong < 0.35,
+            "{budget}: {fetched} fetched, {expected} expected: {need}"
+        );
+    }
+}
+
+#[test]
+fn a_program_that_runs_is_measured_from_outside() {
+    let name = "a_program_that_runs_is_measured_from_outside";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    // With all the room in the world: its memory is not registered before it is measured.
+    let mut command = governed(&["--resident", "2G"], worker());
+    command.args(PARTS).args(["1000000", "500"]);
+    let mut running = start(&mut command, b"");
+    let launcher = running.pid().to_string();
+    let pagetide = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(binary().expect("able"));
+        run(command.args(arguments), LIMIT)
+    };
+    let deadline = Instant::now() + up_to(60);
+    let resident = || {
+        let outcome = pagetide(&["stat", &launcher, "--json"]);
+        largest(&outcome.stdout_text(), "resident_bytes").unwrap_or(0.0)
+    };
+    while resident() < 63.0 * MIB {
+        assert!(
+            running.is_running() && Instant::now() < deadline,
+            "it does not fill its memory"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let outcome = pagetide(&["stat", &launcher, "--curve", "--for", "4", "--json"]);
+    outcome.expect_code(0);
+    let need: Value = serde_json::from_str(&outcome.stdout_text()).expect("JSON");
+    let in_use = number(&need, "/in_use_bytes_max") / MIB;
+    assert!((63.0..68.0).contains(&in_use), "{need}");
+    // Pages are taken out no more: what was measured stays as it is.
+    let evictions = || {
+        let outcome = pagetide(&["stat", &launcher, "--json"]);
+        largest(&outcome.stdout_text(), "evictions").unwrap_or(0.0)
+    };
+    let before = evictions();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(before, evictions());
+    let told = pagetide(&["stat", &launcher, "--curve", "--for", "1"]);
+    told.expect_code(0);
+    assert!(
+        told.stdout_text().contains("EXPECTED TIME"),
+        "{}",
+        told.describe()
+    );
+    running.signal_group("TERM");
+    running.finish(LIMIT);
+}
+
+#[test]
+fn what_is_too_short_to_tell_says_so() {
+    let name = "what_is_too_short_to_tell_says_so";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let outcome = run(&mut governed(&["--measure"], "true"), LIMIT);
+    outcome.expect_code(0).expect_told("too little was seen");
+}

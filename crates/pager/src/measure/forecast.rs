@@ -1,0 +1,158 @@
+//! What the curve means for the program's time: expected slowdown, the knee, the least memory for a
+//! given slowdown.
+use super::curve::Curve;
+use crate::protocol::measured::Measured;
+
+/// A fault's way to the pager and back, which the pager does not see: into the kernel, two threads
+/// woken, and out (docs/decisions/0076-how-much-memory-a-program-needs.md).
+const DELIVERY_NS: f64 = 5_000.0;
+/// Steps in which memory is looked at, in hundredths of what is in use.
+const STEPS: u64 = 100;
+/// Fewer pages taken out tell nothing.
+const TAKES_MIN: u64 = 64;
+
+/// How a program is expected to fare with less memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forecast {
+    curve: Curve,
+    /// What a missed page costs the program, in nanoseconds.
+    pub miss_ns: f64,
+    /// Time that passes for the program, without what measuring itself cost it, over time measured.
+    undisturbed: f64,
+    /// Threads that go on while one waits, that one included; at least 1.
+    parallel: f64,
+}
+
+impl Forecast {
+    /// From what was measured on a machine of so many processors; none if that is too little to
+    /// tell anything.
+    pub fn of(measured: &Measured, processors: usize) -> Option<Forecast> {
+        let curve = Curve::of(measured)?;
+        if measured.takes < TAKES_MIN {
+            return None;
+        }
+        let elapsed_ns = measured.elapsed_ns.max(1) as f64;
+        let parallel = (measured.program_cpu_ns as f64 / elapsed_ns).max(1.0);
+        // Where the program keeps all processors busy, evicting takes its time as well.
+        let beside = (parallel + 1.0 - processors as f64).clamp(0.0, 1.0);
+        let evict_ns = measured.take_cpu_ns as f64 / measured.takes as f64;
+        let fetched = measured.fetched_pages as f64;
+        let fetch_ns = measured.fetch_ns as f64 + measured.fetches as f64 * DELIVERY_NS;
+        // Nothing that was taken out was used again: no miss has been seen, nor is one expected.
+        let miss_ns = match measured.fetched_pages {
+            0 => 0.0,
+            _ => fetch_ns / fetched + beside * evict_ns,
+        };
+        let own_ns = (fetched * miss_ns / parallel).min(0.9 * elapsed_ns);
+        Some(Forecast {
+            curve,
+            miss_ns,
+            undisturbed: 1.0 - own_ns / elapsed_ns,
+            parallel,
+        })
+    }
+
+    /// How long was measured, in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.curve.seconds
+    }
+
+    /// The most pages in use.
+    pub fn pages_max(&self) -> u64 {
+        self.curve.pages_max
+    }
+
+    /// Pages missed in a second of the program's undisturbed time, with room for `pages`.
+    pub fn misses_per_second(&self, pages: u64) -> f64 {
+        self.curve.misses_per_second(pages as f64) / self.undisturbed
+    }
+
+    /// The expected time with room for `pages`, over that with room for all.
+    pub fn slowdown(&self, pages: u64) -> f64 {
+        1.0 + self.misses_per_second(pages) * self.miss_ns / 1e9 / self.parallel
+    }
+
+    fn step(&self, step: u64) -> u64 {
+        self.pages_max() * step / STEPS
+    }
+
+    /// The fewest pages with which no more is expected than `slowdown`.
+    pub fn least_for(&self, slowdown: f64) -> u64 {
+        let keeps = |step: &u64| self.slowdown(self.step(*step)) <= slowdown;
+        self.step((1..=STEPS).rev().take_while(keeps).last().unwrap_or(STEPS))
+    }
+
+    /// Where the curve of misses bends most: farthest below the line between its ends (Kneedle,
+    /// Satopaa et al., 2011). None if it does not bend.
+    pub fn knee(&self) -> Option<u64> {
+        /// Less than this below the line is no bend.
+        const DEPTH: f64 = 0.1;
+        let misses = |step: u64| self.misses_per_second(self.step(step));
+        let (first, last) = (misses(1), misses(STEPS));
+        let depth = |step: u64| {
+            let across = (step - 1) as f64 / (STEPS - 1) as f64;
+            1.0 - across - (misses(step) - last) / (first - last)
+        };
+        let deepest = (1..=STEPS).max_by(|a, b| depth(*a).total_cmp(&depth(*b)))?;
+        (first > last && depth(deepest) > DEPTH).then(|| self.step(deepest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::measured::{AGES, Part, age_class};
+
+    /// A program that uses 1000 pages again within 0.1 s, and 9000 within 10 s; a miss is 15 us of
+    /// the pager's.
+    fn measured() -> Measured {
+        let mut used = vec![0; AGES];
+        used[age_class(90_000_000)] = 1000;
+        used[age_class(9_000_000_000)] = 9000;
+        Measured {
+            elapsed_ns: 20_000_000_000,
+            part_ns: 20_000_000_000,
+            program_cpu_ns: 20_000_000_000,
+            pages_max: 10_000,
+            takes: 1000,
+            take_cpu_ns: 6_000_000,
+            fetches: 1000,
+            fetch_ns: 15_000_000,
+            fetched_pages: 1000,
+            parts: vec![Part {
+                rounds: 1,
+                pages: 10_000,
+                used,
+                open: vec![0; AGES],
+                ..Part::default()
+            }],
+            ..Measured::default()
+        }
+    }
+
+    #[test]
+    fn a_miss_costs_what_fetching_and_where_all_are_busy_evicting_took() {
+        let miss_ns = |processors| Forecast::of(&measured(), processors).unwrap().miss_ns;
+        assert_eq!((miss_ns(2), miss_ns(1)), (20_000.0, 26_000.0));
+        let idle = Measured {
+            takes: 63,
+            ..measured()
+        };
+        assert_eq!(Forecast::of(&idle, 2), None);
+    }
+
+    #[test]
+    fn memory_is_recommended_by_what_is_expected_of_it() {
+        let forecast = Forecast::of(&measured(), 2).unwrap();
+        assert!(forecast.slowdown(500) > 1.1);
+        // 9000 pages each 9 s: a thousand misses a second, of 20 us.
+        let slow = forecast.slowdown(5000);
+        assert!((1.015..1.025).contains(&slow), "{slow}");
+        assert_eq!(forecast.slowdown(10_000), 1.0);
+        let least = [1.1, 1.01].map(|slowdown| forecast.least_for(slowdown));
+        assert!((900..=1100).contains(&least[0]), "{least:?}");
+        assert!(least[1] >= 9900, "{least:?}");
+        let knee = forecast.knee().unwrap();
+        assert!((900..=1200).contains(&knee), "{knee}");
+    }
+}
