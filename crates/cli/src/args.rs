@@ -266,8 +266,9 @@ const RUN_ABOUT: &str = "\
 Run a program with at most SIZE bytes of its memory resident, the rest in a store.
 
 Governed is the anonymous private memory of the program and of every process it starts, each with \
-this budget. Not governed are stacks, file mappings, shared memory and Pagetide's own memory, nor \
-programs among them that are statically linked or gain privilege.
+this budget; with --per-run they have it together. Not governed are stacks, file mappings, shared \
+memory and Pagetide's own memory, nor programs among them that are statically linked or gain \
+privilege.
 
 The program keeps its standard descriptors, directory, terminal and signals; signals sent to \
 pagetide go on to it. With --exec there is no pagetide beside it: it is the process that pagetide \
@@ -284,6 +285,13 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     pub resident: Size,
+    /// SIZE is for all processes of the run together: who gains most by memory gets it. A process's
+    /// PAGETIDE_WEIGHT (1 to 10000, 100 if not set) makes what it gains count for more
+    #[arg(long, overrides_with = "per_process", conflicts_with = "trace")]
+    pub per_run: bool,
+    /// SIZE is for each process of the run by itself, as it is without --per-run
+    #[arg(long, overrides_with = "per_run")]
+    pub per_process: bool,
     /// Where pages go that are not resident: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET,
     /// memcached://HOST,HOST ... (docs/stores.md)
     #[arg(long, value_name = "URI", default_value = "ram:")]
@@ -302,7 +310,8 @@ pub struct Run {
         value_enum,
         value_name = "WHEN",
         conflicts_with_all = [
-            "resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over"
+            "resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over",
+            "per_run", "per_process"
         ]
     )]
     pub lock: Option<LockMode>,

@@ -10,7 +10,9 @@ use std::os::fd::{AsRawFd as _, RawFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
-use pagetide_pager::protocol::files::RUN_PREFIX;
+use pagetide_kernel::PAGE_SIZE;
+use pagetide_pager::protocol::files::{self, RUN_PREFIX};
+use pagetide_pager::tree::file::TreeFile;
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
 use crate::bases::Bases;
@@ -58,6 +60,17 @@ impl RunDir {
     /// Its absolute path.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Has the processes of the run share a budget of `bytes`.
+    pub fn share_budget(&self, bytes: u64) -> Result<(), Failure> {
+        let pages = bytes.div_ceil(PAGE_SIZE as u64).max(1);
+        let path = files::tree(&self.path);
+        TreeFile::create(&path, pages).map_err(|error| {
+            let shown = path.display();
+            let text = format!("{shown}: cannot be made ({error}); free some space there");
+            Failure::new(Exit::CannotPage, text)
+        })
     }
 
     /// Has its descriptor stay open in the program that this process executes in its own place, so

@@ -48,6 +48,20 @@ pub fn of_launcher(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
     Some(found)
 }
 
+/// The budget that the processes of a run have in common: of the run that launcher `pid` began, or
+/// became the program of with `--exec`; none where each has its own.
+pub fn tree_of(pid: u32, bases: &Bases) -> Option<PathBuf> {
+    let name = format!("{}{pid}", files::RUN_PREFIX);
+    let mut runs = bases.visible().into_iter().map(|base| base.join(&name));
+    let run = runs.find(|run| files::tree(run).is_file())?;
+    let lives = || {
+        governed::living(&run)
+            .iter()
+            .any(|process| process.pid == pid)
+    };
+    (governed::is_launcher(pid) || lives()).then(|| files::tree(&run))
+}
+
 /// Run directories in `base`.
 pub fn runs(base: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(base).into_iter().flatten().flatten();

@@ -6,6 +6,7 @@
 //! pager relies on that, because its threads run inside arbitrary programs.
 #![warn(missing_docs)]
 
+pub mod byte_lock;
 pub mod fork;
 pub mod limits;
 pub mod loaded;

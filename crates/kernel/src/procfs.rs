@@ -36,6 +36,18 @@ pub fn open_self_for(path: &'static CStr, flags: OFlags) -> Result<OwnedFd, Errn
     openat(directory, path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// Opens anew, with an open file description of its own, what descriptor `number` of the calling
+/// thread's table is of. Allocates.
+///
+/// # Errors
+/// As `open`; the file's own mode has to allow what `flags` say, the directories above it do not
+/// count.
+pub fn reopen(number: RawFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let (directory, path) = place(c"/proc/thread-self/fd/");
+    let path = format!("{}{number}", path.to_str().map_err(|_| Errno::INVAL)?);
+    openat(directory, path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
 /// The inode number of what `path`, as for [`open_self`], leads to.
 pub fn inode_of_self(path: &'static CStr) -> Result<u64, Errno> {
     let (directory, path) = place(path);

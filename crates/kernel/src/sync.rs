@@ -45,6 +45,12 @@ pub fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Nanoseconds of processor time that all threads of this process have used.
+pub fn process_cpu_ns() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
 /// A doorbell: any number of ringers, any number of waiters; a ring between looking and waiting is
 /// not missed. Ringing where nobody waits costs no system call.
 #[derive(Debug, Default)]

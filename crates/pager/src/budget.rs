@@ -93,7 +93,7 @@ impl Budget {
 
     /// The budget in pages.
     pub fn get(&self) -> u64 {
-        self.pages.load(Ordering::Acquire)
+        self.pages.load(Ordering::SeqCst)
     }
 
     /// Changes the budget (at least one page); the evictor starts at once, and
@@ -125,7 +125,7 @@ impl Budget {
 
     /// Pages resident, in-flight ones included.
     pub fn resident(&self) -> u64 {
-        self.resident.load(Ordering::Acquire)
+        self.resident.load(Ordering::SeqCst)
     }
 
     /// The most pages that may be resident now: the budget, and what is lent so that one
@@ -166,9 +166,11 @@ impl Budget {
 
     /// Takes `pages` of the budget, all or nothing; the evictor is woken when little is left.
     pub(crate) fn reserve(&self, pages: u64) -> Option<Reservation<'_>> {
-        let limit = self.limit();
-        let resident = self.resident.fetch_add(pages, Ordering::AcqRel) + pages;
+        let resident = self.resident.fetch_add(pages, Ordering::SeqCst) + pages;
         let in_all = resident + self.awaited.load(Ordering::Relaxed);
+        // Counted first: who lowers the budget and looks then sees these pages, or they are
+        // refused.
+        let limit = self.limit();
         if in_all + self.low_water() > limit {
             self.work.ring();
         }

@@ -30,6 +30,7 @@ pub mod region;
 pub mod requests;
 mod source;
 pub mod stores;
+pub mod tree;
 pub mod write_notification;
 
 pub use evict::controller::Evictor;

@@ -22,6 +22,7 @@ use crate::page::backing::Backings;
 use crate::page::policy::Kind;
 use crate::page::table::PageTable;
 use crate::page::victims::VictimQueues;
+use crate::page::word::Word;
 use crate::pause::Pauses;
 use crate::placement::Placement;
 use crate::protocol::loss::Loss;
@@ -29,6 +30,7 @@ use crate::recorder::{self, Recorder};
 use crate::requests::{EvictNow, Inbox, Request};
 use crate::source::Source;
 use crate::stores::Stores;
+use crate::tree::member::Member;
 use crate::write_notification::WriteNotifications;
 
 /// The state the pager's threads share, by what belongs together.
@@ -41,6 +43,8 @@ pub struct Pager {
     pub(crate) victims: VictimQueues,
     /// The bound on resident pages.
     pub budget: Budget,
+    /// This process's part in the budget of its run; none where it has one of its own.
+    pub member: Option<Member>,
     /// Where the bytes of pages that are not resident are.
     pub stores: Stores,
     /// The pages whose first contents are in a source.
@@ -110,6 +114,7 @@ impl Pager {
             table: PageTable::new().map_err(system("mmap"))?,
             victims: victims.map_err(system("mmap"))?,
             budget: Budget::new(budget_pages, ledger),
+            member: None,
             stores: Stores::new(store).map_err(system("mmap"))?,
             source: Source::default(),
             staging: Staging::new(&handles)?,
@@ -144,6 +149,46 @@ impl Pager {
     pub fn with_policy(mut self, kind: Kind) -> Pager {
         self.victims.set_policy(kind);
         self
+    }
+
+    /// The same pager, with a part in the budget of a run; it begins with what that comes with.
+    pub fn with_member(mut self, member: Member) -> Pager {
+        self.member = Some(member);
+        self.join_run();
+        self
+    }
+
+    /// Takes this process's part in the budget of its run, if there is one: before the threads run.
+    pub fn join_run(&self) {
+        if let Some(member) = &self.member {
+            member.join(&self.budget);
+            member.note_whole(self.ledger);
+        }
+    }
+
+    /// The most pages of this process that may be resident, or that may come to be where its run
+    /// has one budget.
+    pub fn most_pages(&self) -> u64 {
+        let member = self.member.as_ref();
+        member.map_or_else(|| self.budget.get(), Member::most)
+    }
+
+    /// Changes the budget of this process, or the most that it may have of its run's (at least one
+    /// page).
+    pub fn set_limit(&self, pages: u64) {
+        match &self.member {
+            Some(member) => member.set_cap(&self.budget, pages),
+            None => self.budget.set(pages),
+        }
+    }
+
+    /// A page of `word` is fetched because it was asked for.
+    pub(crate) fn note_fetch(&self, word: Word) {
+        if let Some(member) = &self.member
+            && self.victims.is_near_miss(word)
+        {
+            member.note_near_miss();
+        }
     }
 
     /// The same pager, with `teller` to be told of losses: it may be called in a signal handler.

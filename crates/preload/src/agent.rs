@@ -29,6 +29,8 @@ pub struct Kept {
     pub proc: Option<RawFd>,
     /// The run's file of lines, which a child may not be able to open.
     pub lines: Option<RawFd>,
+    /// The run's common budget, if it has one, from which a child opens its own part.
+    pub share: Option<RawFd>,
     /// For each store generation, what it reads through.
     pub stores: Vec<Vec<RawFd>>,
     /// Write ends of the leases this process holds on its ancestors' stores.
@@ -38,14 +40,20 @@ pub struct Kept {
 impl Kept {
     /// All of them, in the order that [`Kept::renumber`] expects.
     pub fn numbers(&self) -> impl Iterator<Item = RawFd> {
-        let single = [self.device, self.proc, self.lines].into_iter().flatten();
+        let single = [self.device, self.proc, self.lines, self.share];
+        let single = single.into_iter().flatten();
         let stores = self.stores.iter().flatten();
         single.chain(stores.chain(&self.leases).copied())
     }
 
     /// Puts other numbers in their places, as many as there are.
     pub fn renumber(&mut self, numbers: impl Iterator<Item = RawFd>) {
-        let single = [&mut self.device, &mut self.proc, &mut self.lines];
+        let single = [
+            &mut self.device,
+            &mut self.proc,
+            &mut self.lines,
+            &mut self.share,
+        ];
         let single = single.into_iter().flatten();
         let stores = self.stores.iter_mut().flatten();
         let places = single.chain(stores.chain(&mut self.leases));

@@ -10,7 +10,7 @@ use crate::advice::{self, Wish};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::counters::{identify, map_ledger};
 use crate::scanner::Scanner;
-use crate::{lines, threads};
+use crate::{lines, share, threads};
 
 /// What the forking thread hands to the child's scanner: descriptor numbers in the table both start
 /// with.
@@ -53,6 +53,7 @@ fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
         device,
         proc,
         lines,
+        share,
         ..
     } = kept;
     procfs::keep(proc.unwrap_or(-1));
@@ -94,7 +95,15 @@ fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
     if !pager.stores.push(store) {
         return Err("too many generations of forks without exec".into());
     }
-    pager.budget.set(pager.budget.get());
+    match &pager.member {
+        Some(member) => {
+            if let Err(errno) = share::begin_again(member, share) {
+                pager.ledger.set_message(share::told(errno).as_bytes());
+            }
+            pager.join_run();
+        }
+        None => pager.budget.set(pager.budget.get()),
+    }
     *agent.kept.lock() = kept;
     Ok(())
 }

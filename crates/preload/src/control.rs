@@ -165,7 +165,7 @@ impl Connection {
         match serde_json::from_slice(line) {
             Ok(Request::Stat) => self.answer(&statistics(agent)),
             Ok(Request::Limit { bytes, timeout_ms }) => {
-                agent.pager.budget.set(bytes.div_ceil(PAGE_SIZE as u64));
+                agent.pager.set_limit(bytes.div_ceil(PAGE_SIZE as u64));
                 deferral::note_limit();
                 BELL.ring();
                 self.pending =

@@ -45,6 +45,7 @@ mod requests;
 mod retry;
 mod scanner;
 mod scratch_stack;
+mod share;
 mod stacks;
 mod standard_error;
 mod start;

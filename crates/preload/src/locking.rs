@@ -19,7 +19,7 @@ unsafe fn lock(address: usize, len: usize, number: libc::c_long, flags: usize) -
     if let Some(agent) = agent() {
         // A budget with room for one evictable page at least, or nothing else could ever be faulted
         // in.
-        if LOCKED.load(Ordering::Relaxed) + pages >= agent.pager.budget.get() {
+        if LOCKED.load(Ordering::Relaxed) + pages >= agent.pager.most_pages() {
             return returned(Err(Errno::NOMEM));
         }
     }

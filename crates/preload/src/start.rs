@@ -20,7 +20,7 @@ use crate::config::Config;
 use crate::counters::{self, identify, map_ledger};
 use crate::refuse::{be_quiet_from_here_on, decline, decline_directory, with_limits};
 use crate::scanner::Scanner;
-use crate::{deferral, forking, lines, processors, stacks, standard_error, threads};
+use crate::{deferral, forking, lines, processors, share, stacks, standard_error, threads};
 
 /// Set aside for the agent's own memory: page words for all 128 TiB that a program can map (8 bytes
 /// a page, 256 GiB), and 64 GiB for everything else.
@@ -84,9 +84,13 @@ pub fn at_load() {
     }
     if is_unseen && agent::agent().is_some() {
         eprintln!(
-            "pagetide: process {} is governed, and it and what it starts are in no statistics: \
+            "pagetide: process {} is governed, and it and what it starts are in no statistics{}: \
              nothing can be written to the run's directory {}",
             std::process::id(),
+            match config.wishes.per_run {
+                true => " and have no part in the run's common budget, but one of that size each",
+                false => "",
+            },
             config.wishes.run_dir.display()
         );
     }
@@ -129,9 +133,11 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
     }
 }
 
-/// Whether registration is deferred, which is settled here. A trace is of all faults.
+/// Whether registration is deferred, which is settled here. A trace is of all faults. Of a common
+/// budget a process has what it needs just now, so it is never far from it.
 fn is_deferred(agent: &Agent) -> bool {
-    let deferred = agent.config.wishes.trace.is_none() && deferral::begin(&agent.pager.budget);
+    let alone = agent.pager.member.is_none() && agent.config.wishes.trace.is_none();
+    let deferred = alone && deferral::begin(&agent.pager.budget);
     // Where pages are evicted in place, a huge one would go only as a whole.
     if !deferred || !agent.pager.handles().can_move() {
         deferral::disable_huge_pages();
@@ -160,6 +166,18 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
         Some(_) => standard_error::tell,
         None => counters::tell_of_loss,
     });
+    let share = match share::open_own(&config) {
+        Ok(share) => share,
+        Err(errno) if config.is_first => return Err(share::told(errno).into()),
+        Err(errno) => {
+            ledger.set_message(share::told(errno).as_bytes());
+            None
+        }
+    };
+    let file = share.as_ref().map(|share| share.file);
+    if let Some(share) = share {
+        pager = pager.with_member(share.member);
+    }
     let lines = lines::open_file(&wishes.run_dir).ok();
     let lines = lines.map(OwnedFd::into_raw_fd);
     lines::keep(lines);
@@ -173,6 +191,7 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
         device: device.map(OwnedFd::into_raw_fd),
         proc,
         lines,
+        share: file,
         stores: vec![pager.stores.active().descriptors()],
         leases: vec![],
     };

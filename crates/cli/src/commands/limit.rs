@@ -1,21 +1,70 @@
 //! `pagetide limit`: change the budget of a running process, and return when the new bound holds.
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
+use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::procfs::memory::available_to;
 use pagetide_kernel::procfs::stat::Stat;
 use pagetide_pager::report::Request;
+use pagetide_pager::tree::file::Shares;
 
 use crate::bases::Bases;
 use crate::control::{self, ControlError};
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
+use crate::runs;
 use crate::size::{Bytes, Size};
 
 /// Beyond the time the process has for the change, for its answer to arrive.
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
-/// Sets the budget of process `pid`, which may be that of its launcher.
+/// How often it is looked whether a run's processes have got there.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
+/// Sets the budget of the run whose file is at `path`; returns when no more is granted.
+fn limit_run(pid: u32, path: &Path, size: Size, timeout: Duration) -> Result<u8, Failure> {
+    let failure = |error: std::io::Error| {
+        let text = format!("run {pid}: its budget cannot be changed ({error})");
+        Failure::new(Exit::Failed, text)
+    };
+    let bytes_of = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
+    let before = Shares::read(path).map_err(failure)?;
+    let available = available_to(&pid.to_string());
+    let bytes = size.resolve(available.saturating_add(bytes_of(before.granted())));
+    Shares::set_budget(path, bytes.div_ceil(PAGE_SIZE as u64)).map_err(failure)?;
+    let deadline = Instant::now() + timeout;
+    loop {
+        let now = Shares::read(path).map_err(failure)?;
+        if now.is_kept() {
+            eprintln!(
+                "pagetide: run {pid}: budget {}, of which {} processes have {}",
+                Bytes(bytes_of(now.budget)),
+                now.parts.len(),
+                Bytes(bytes_of(now.granted()))
+            );
+            return Ok(Exit::Ok.code());
+        }
+        if Instant::now() > deadline {
+            let text = format!(
+                "run {pid}: the budget of {} does not hold: its processes still have {}; one may \
+                 be stopped, or have locked its memory. The budget stays in force and is reached \
+                 as soon as that allows",
+                Bytes(bytes),
+                Bytes(bytes_of(now.granted()))
+            );
+            return Err(Failure::new(Exit::Failed, text));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+/// Sets the budget of process `pid`, which may be that of its launcher; or, with one budget for the
+/// run, that of the run by the ID of its launcher, and by that of a process the most that it may
+/// have of it.
 pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u8, Failure> {
+    if let Some(tree) = runs::tree_of(pid, bases) {
+        return limit_run(pid, &tree, size, timeout);
+    }
     let process = super::find(pid, bases)?;
     let pid = process.pid;
     let bytes = bytes_for(&process, size);

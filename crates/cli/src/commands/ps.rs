@@ -22,9 +22,10 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
     }
     let mut table = Table::new(
         &[
-            "PID", "RESIDENT", "BUDGET", "MANAGED", "STORE", "IN ALL", "FAULTS", "P99", "COMMAND",
+            "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "FAULTS", "P99",
+            "COMMAND",
         ],
-        &[8],
+        &[9],
     );
     for process in &processes {
         let s = &process.reading.statistics;
@@ -32,6 +33,10 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
             process.pid.to_string(),
             Bytes(s.resident_bytes).to_string(),
             Bytes(s.budget_bytes).to_string(),
+            match s.run_budget_bytes {
+                0 => "-".into(),
+                bytes => Bytes(bytes).to_string(),
+            },
             Bytes(s.managed_bytes).to_string(),
             Bytes(s.store_bytes).to_string(),
             Bytes(s.memory_bytes).to_string(),

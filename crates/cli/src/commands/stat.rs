@@ -30,6 +30,14 @@ pub fn stat(pid: u32, json: bool, bases: &Bases) -> Result<u8, Failure> {
     Ok(Exit::Ok.code())
 }
 
+/// What the budget is a part of, if it is one.
+fn of_run(s: &Statistics) -> String {
+    match s.run_budget_bytes {
+        0 => String::new(),
+        bytes => format!(", its part of the run's {},", Bytes(bytes)),
+    }
+}
+
 /// The statistics, a line a topic.
 fn describe(s: &Statistics) -> String {
     let share = 100.0 * s.resident_bytes as f64 / s.budget_bytes.max(1) as f64;
@@ -39,9 +47,10 @@ fn describe(s: &Statistics) -> String {
         (
             "resident",
             format!(
-                "{} of {} ({share:.0} %), at most {}",
+                "{} of {}{} ({share:.0} %), at most {}",
                 Bytes(s.resident_bytes),
                 Bytes(s.budget_bytes),
+                of_run(s),
                 Bytes(s.resident_bytes_max)
             ),
         ),

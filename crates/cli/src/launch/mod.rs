@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use nix::sys::signal::{SigSet, Signal};
 use pagetide_kernel::probe::Openings;
 use pagetide_kernel::procfs::memory::available_to;
-use pagetide_pager::protocol::environment::Wishes;
+use pagetide_pager::protocol::environment::{self, Wishes};
 use pagetide_pager::protocol::refusal;
 use rustix::process::{Resource, getrlimit};
 
@@ -46,6 +46,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let file = program::find::find(&options.command[0], path.as_deref())?;
     check_descriptors()?;
     becoming::check(options)?;
+    environment::weight().map_err(|text| Failure::new(Exit::Usage, text))?;
     program::check(&file)?;
     if let Some(mode) = options.lock {
         return locked::run(mode, &file, options, inherited);
@@ -60,16 +61,18 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let store = store::open(&options.store)?;
     let budget_bytes = options.resident.resolve(available_to("self"));
     let outputs = Outputs::open(options)?;
-    let group = GroupLimit::of_this_process();
-    let warning = group.warning(budget_bytes).filter(|_| !options.quiet);
-    warning.iter().for_each(|message| say(message));
+    let group = warned_group(budget_bytes, options.quiet);
     let run_dir = RunDir::create(&options.bases)?;
     let exec = match options.exec {
         true => Some(run_dir.leave_open()?),
         false => None,
     };
+    if options.per_run {
+        run_dir.share_budget(budget_bytes)?;
+    }
     let wishes = Wishes {
         budget_bytes,
+        per_run: options.per_run,
         store,
         policy: options.policy,
         trace: outputs.trace.clone(),
@@ -109,6 +112,15 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         say(&summary);
     }
     Ok(outcome.code(ended))
+}
+
+/// The limit of this process's memory cgroup; a warning is said, unless `quiet`, if it is less than
+/// the budget.
+fn warned_group(budget_bytes: u64, quiet: bool) -> GroupLimit {
+    let group = GroupLimit::of_this_process();
+    let warning = group.warning(budget_bytes).filter(|_| !quiet);
+    warning.iter().for_each(|message| say(message));
+    group
 }
 
 /// What went otherwise than was asked for; warnings unless `quiet`.

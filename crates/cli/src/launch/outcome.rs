@@ -223,7 +223,10 @@ impl Outcome {
             line,
             " resident {} of {}, managed {}; {} faults",
             Bytes(most(|s| s.resident_bytes_max)),
-            Bytes(first.budget_bytes),
+            Bytes(match first.run_budget_bytes {
+                0 => first.budget_bytes,
+                of_all => of_all,
+            }),
             Bytes(most(|s| s.managed_bytes_max)),
             Count(sum(|s| s.faults) as f64),
         );

@@ -97,10 +97,12 @@ pub fn able() -> Result<PathBuf, String> {
 }
 
 /// `pagetide run OPTIONS -- PROGRAM`, to which arguments can be added. `PAGETIDE_TESTS_STORE` is
-/// the store of all that name none.
+/// the store of all that name none, and `PAGETIDE_TESTS_OPTIONS` more options, of all.
 pub fn governed(options: &[&str], program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(binary().expect("able() was asked first"));
     command.arg("run").args(options);
+    let more = std::env::var("PAGETIDE_TESTS_OPTIONS").unwrap_or_default();
+    command.args(more.split_whitespace());
     if let Some(store) = std::env::var_os("PAGETIDE_TESTS_STORE")
         && !options.contains(&"--store")
     {

@@ -114,6 +114,9 @@ impl<'p> Evictor<'p> {
             if pager.budget.fault_thread_waits() {
                 pager.ring_fault_thread();
             }
+            if let (Some(member), Round::Evicted | Round::Nothing) = (&pager.member, round) {
+                member.note_round(&pager.budget, round == Round::Evicted);
+            }
             self.note_standstill(round);
             match round {
                 Round::Evicted => pager.budget.progress.ring(),
@@ -156,7 +159,7 @@ impl<'p> Evictor<'p> {
         if self.serve_requests() {
             return Round::Evicted;
         }
-        match self.need() {
+        match self.need_in_share() {
             0 => {
                 self.health.note_well();
                 Round::Idle
@@ -169,6 +172,22 @@ impl<'p> Evictor<'p> {
                 let round = self.round(need.min(most).min(self.round_pages()) as usize);
                 self.end_turn(false);
                 round
+            }
+        }
+    }
+
+    /// The same as [`Evictor::need`], when this process has got of its run's budget what it may.
+    fn need_in_share(&mut self) -> u64 {
+        let pager = self.pager;
+        let Some(member) = &pager.member else {
+            return self.need();
+        };
+        member.keep(&pager.budget, pager.ledger);
+        match self.need() {
+            0 => 0,
+            need => {
+                member.ask(&pager.budget, need);
+                self.need()
             }
         }
     }

@@ -44,7 +44,11 @@ impl<'p> Handler<'p> {
             true => now.fetched_clean(),
             false => now.fetched_writable(rewritten),
         };
+        let demanded = matches!(purpose, Purpose::Demand { .. });
         claim.settle(count, transition, |page, was| {
+            if demanded && page == first {
+                pager.note_fetch(was);
+            }
             if !backed {
                 self.release(was.place());
             }

@@ -49,6 +49,11 @@ impl VictimQueues {
         self.put(table, page, history, queue);
     }
 
+    /// Whether a page of `word`, which is wanted back, would still be here with twice the budget.
+    pub(crate) fn is_near_miss(&self, word: Word) -> bool {
+        self.policy.is_near_miss(word)
+    }
+
     /// The same for a page that was chosen, and wanted again while it was held aside.
     pub(crate) fn enqueue_taken_back(&self, table: &PageTable, page: PageNumber) {
         let (history, queue) = self.policy.readmit(table.load(page));

@@ -8,9 +8,14 @@ use std::path::PathBuf;
 use pagetide_kernel::mask;
 
 use crate::page::policy::Kind;
+use crate::tree::file::{WEIGHT_DEFAULT, WEIGHTS};
 
 /// The budget in bytes.
 const BUDGET: &str = "PAGETIDE_BUDGET";
+/// `1` where the processes of the run have one budget between them.
+const PER_RUN: &str = "PAGETIDE_PER_RUN";
+/// From the user: this process's weight, and that of those it starts, in a common budget.
+pub const WEIGHT: &str = "PAGETIDE_WEIGHT";
 /// The store's URI.
 const STORE: &str = "PAGETIDE_STORE";
 /// Only mappings of more bytes than this are governed; 0 or absent for all.
@@ -42,8 +47,10 @@ pub const MASK: &str = mask::VARIABLE;
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// Those that executed programs get as well.
-const PASSED_ON: [&str; 9] = [
+const PASSED_ON: [&str; 11] = [
     BUDGET,
+    PER_RUN,
+    WEIGHT,
     STORE,
     MAPPINGS_OVER,
     RUN_DIR,
@@ -62,6 +69,8 @@ pub type Variables = Vec<(&'static str, OsString)>;
 pub struct Wishes {
     /// Bytes that may be resident.
     pub budget_bytes: u64,
+    /// Of all processes of the run together, and not of each.
+    pub per_run: bool,
     /// Store URI.
     pub store: String,
     /// The eviction policy.
@@ -91,6 +100,7 @@ impl Wishes {
         vec![
             (AGENT, self.agent.clone().into()),
             (BUDGET, self.budget_bytes.to_string().into()),
+            (PER_RUN, u8::from(self.per_run).to_string().into()),
             (STORE, self.store.clone().into()),
             (RUN_DIR, self.run_dir.clone().into()),
             (POLICY, self.policy.name().into()),
@@ -110,6 +120,7 @@ impl Wishes {
         let text = |name| value(name)?.into_string().ok();
         Some(Wishes {
             budget_bytes: text(BUDGET)?.parse().ok()?,
+            per_run: value(PER_RUN).is_some_and(|value| value == "1"),
             store: text(STORE).unwrap_or_else(|| "ram:".into()),
             policy: text(POLICY)
                 .and_then(|name| name.parse().ok())
@@ -126,6 +137,32 @@ impl Wishes {
             agent: value(AGENT)?.into(),
         })
     }
+}
+
+/// The weight that this process is to have in a common budget, from its environment; what is wrong
+/// with it if it is none.
+///
+/// # Errors
+/// The sentence to say.
+pub fn weight() -> Result<u64, String> {
+    weight_in(std::env::var_os(WEIGHT))
+}
+
+fn weight_in(value: Option<OsString>) -> Result<u64, String> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else {
+        return Ok(WEIGHT_DEFAULT);
+    };
+    let number = value.to_str().and_then(|text| text.parse().ok());
+    number
+        .filter(|weight| WEIGHTS.contains(weight))
+        .ok_or_else(|| {
+            format!(
+                "{WEIGHT}={} is not a weight; expected a number from {} to {}",
+                value.display(),
+                WEIGHTS.start(),
+                WEIGHTS.end()
+            )
+        })
 }
 
 /// This process's variables that executed programs get as well, as `NAME=value`.
@@ -207,6 +244,7 @@ mod tests {
     fn wishes_are_read_as_they_were_written() {
         let mut wishes = Wishes {
             budget_bytes: 1 << 30,
+            per_run: true,
             store: "file:/x".into(),
             policy: Kind::Fifo,
             trace: Some("/trace".into()),
@@ -232,7 +270,7 @@ mod tests {
         let read = Wishes::read(|name| value_in(&least, name)).unwrap();
         assert_eq!((read.store.as_str(), read.quiet), ("ram:", false));
         assert_eq!((read.policy, read.trace), (Kind::default(), None));
-        assert_eq!(read.exec, None);
+        assert_eq!((read.exec, read.per_run), (None, false));
         assert_eq!(
             Wishes::read(|name| value_in(&least[1..].to_vec(), name)),
             None
@@ -253,6 +291,15 @@ mod tests {
         }
         let wrong = vec![(LOCK, "later:1".into()), (AGENT, "/a.so".into())];
         assert_eq!(LockAll::read(|name| value_in(&wrong, name)), None);
+    }
+
+    #[test]
+    fn weights_are_numbers_in_their_range() {
+        let weight = |text: &str| weight_in(Some(text.into())).ok();
+        assert_eq!(weight_in(None), Ok(WEIGHT_DEFAULT));
+        let given = ["", "1", "10000", "0", "10001", "x"];
+        let read = [Some(100), Some(1), Some(10_000), None, None, None];
+        assert_eq!(given.map(weight), read);
     }
 
     #[test]

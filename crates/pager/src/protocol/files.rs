@@ -16,6 +16,11 @@ pub fn socket(run_dir: &Path, pid: u32) -> PathBuf {
     run_dir.join(format!("{pid}.sock"))
 }
 
+/// The budget that the processes of a run have in common, where they have.
+pub fn tree(run_dir: &Path) -> PathBuf {
+    run_dir.join("tree")
+}
+
 /// The ledger of the process image that process `pid` began at `started_ns` of `CLOCK_MONOTONIC`.
 pub fn ledger(run_dir: &Path, pid: u32, started_ns: u64) -> PathBuf {
     run_dir.join(format!("{pid}-{started_ns}.stats"))

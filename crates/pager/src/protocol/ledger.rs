@@ -132,6 +132,7 @@ macro_rules! counters {
 
 counters! {
     budget_bytes,
+    run_budget_bytes,
     resident_bytes,
     resident_bytes_max,
     managed_bytes,
@@ -229,6 +230,7 @@ impl Ledger {
             pid: self.pid.load(Relaxed),
             command: self.command(),
             budget_bytes: get(&self.budget_bytes),
+            run_budget_bytes: get(&self.run_budget_bytes),
             resident_bytes: get(&self.resident_bytes),
             resident_bytes_max: get(&self.resident_bytes_max),
             managed_bytes: get(&self.managed_bytes),

@@ -30,6 +30,10 @@ pub struct Statistics {
     pub command: String,
     /// The most bytes that may be resident.
     pub budget_bytes: u64,
+    /// With one budget for the run: that, of which `budget_bytes` is this process's part now. Else
+    /// 0.
+    #[serde(default)]
+    pub run_budget_bytes: u64,
     /// Bytes resident now, as the pager counts them.
     pub resident_bytes: u64,
     /// The most `resident_bytes` has been.

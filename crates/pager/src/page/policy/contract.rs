@@ -29,6 +29,12 @@ pub trait Policy: Send + Sync {
     /// what to remember now, and its queue.
     fn admit(&self, word: Word) -> (Word, Queue);
 
+    /// Whether a page that is wanted back would still be resident with twice the budget; `word`
+    /// carries what was remembered when it was evicted. By default each might be.
+    fn is_near_miss(&self, _word: Word) -> bool {
+        true
+    }
+
     /// A page that was to be evicted is wanted while it was still held aside, so it is in use;
     /// `word` carries what was remembered when it was chosen. Returns what to remember now, and its
     /// queue. By default it is a page as others are.

@@ -55,6 +55,15 @@ impl S3Fifo {
         given_up >= ACCOUNT / 8 && self.came_back.load(Relaxed) * 3 > given_up * 2
     }
 
+    /// Epochs since the page of `word` was evicted, as far as can be told; none for a page that
+    /// is no ghost.
+    fn age(&self, word: Word) -> Option<u64> {
+        let stamp = word.evicted_in();
+        let now = self.epoch.load(Relaxed) % EPOCHS + 1;
+        let age = (now + EPOCHS - u64::from(stamp)) % EPOCHS;
+        (stamp != 0 && age <= WINDOW).then_some(age)
+    }
+
     fn note_eviction(&self, budget: u64, from_main: bool) -> u8 {
         let evictions = self.evictions.fetch_add(1, Relaxed) + 1;
         // The evictor alone counts; a division by a budget that changes would make epochs jump.
@@ -77,12 +86,10 @@ impl Policy for S3Fifo {
     }
 
     fn admit(&self, word: Word) -> (Word, Queue) {
-        let (stamp, fresh) = (word.evicted_in(), word.without_history());
-        let now = self.epoch.load(Relaxed) % EPOCHS + 1;
-        let age = (now + EPOCHS - u64::from(stamp)) % EPOCHS;
-        if stamp == 0 || age > WINDOW {
+        let fresh = word.without_history();
+        let Some(age) = self.age(word) else {
             return (fresh, Queue::Small);
-        }
+        };
         if word.was_in_main() {
             self.came_back.fetch_add(1, Relaxed);
         }
@@ -90,6 +97,10 @@ impl Policy for S3Fifo {
             return (fresh, Queue::Small);
         }
         (fresh.with_laps(u8::from(age == 0)), Queue::Main)
+    }
+
+    fn is_near_miss(&self, word: Word) -> bool {
+        self.age(word).is_some()
     }
 
     fn readmit(&self, word: Word) -> (Word, Queue) {

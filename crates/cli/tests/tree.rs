@@ -1,0 +1,454 @@
+//! One budget for all processes of a run: nobody loses a byte, all together stay within it, what a
+//! killed process had goes to the others, and who works gets what sleepers have. Counts of pages,
+//! no times.
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pagetide_pager::protocol::files;
+use pagetide_pager::tree::file::{FLOOR_PAGES, Part, Shares};
+use support::compile::{compile_c, on_path, scratch};
+use support::pagetide::{able_to_fork, binary, governed};
+use support::patience::{fewer, up_to};
+use support::process::{Outcome, Running, run, start};
+use support::resident::{family, status_bytes};
+use support::skip::{is_full, skipped};
+
+const LIMIT: Duration = Duration::from_secs(240);
+const PAGE: u64 = 4096;
+const MIB: u64 = 1 << 20;
+/// What each process has beside its part of the budget: far less than is documented, so that a
+/// budget each would be seen.
+const OVERHEAD: u64 = 8 * MIB;
+
+/// A fresh directory for one run of a test.
+fn directory(name: &str) -> PathBuf {
+    let directory = scratch().join(format!("tree-{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir_all(&directory).expect("a directory for the test");
+    directory
+}
+
+fn worker() -> PathBuf {
+    compile_c("programs", "share_worker", &[]).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// `script` in a shell whose `$0` is the worker, and whose `$1` is `directory`; it begins by saying
+/// there where its run is.
+fn shell(options: &[&str], script: &str, directory: &Path) -> Command {
+    let mut all = vec!["--per-run"];
+    all.extend(options);
+    let mut command = governed(&all, "sh");
+    let script = format!(
+        "echo \"$PAGETIDE_RUN_DIR\" >\"$1/run.new\"; mv \"$1/run.new\" \"$1/run\"; {script}"
+    );
+    command.arg("-c").arg(script).arg(worker()).arg(directory);
+    command
+}
+
+/// Looks again and again until `what` gives something, or `running` is not to be waited for any
+/// more.
+#[track_caller]
+fn wait_for<T>(running: &mut Running, why: &str, mut what: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + up_to(90);
+    loop {
+        if let Some(found) = what() {
+            return found;
+        }
+        assert!(running.is_running(), "it ended before {why}");
+        assert!(Instant::now() < deadline, "no end of waiting for {why}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The file of the run that said in `directory` where it is.
+fn tree_of(running: &mut Running, directory: &Path) -> PathBuf {
+    let said = directory.join("run");
+    let run = wait_for(running, "it said where it is", || {
+        std::fs::read_to_string(&said).ok()
+    });
+    files::tree(Path::new(run.trim()))
+}
+
+/// The shares as they were at one moment: what goes from one to another while the file is read is
+/// counted twice or not at all, so it is read until it says the same twice.
+fn shares(tree: &Path) -> Option<Shares> {
+    let mut before = Shares::read(tree).ok()?;
+    for _ in 0..1000 {
+        let now = Shares::read(tree).ok()?;
+        if now == before {
+            return Some(now);
+        }
+        before = now;
+    }
+    None
+}
+
+fn parts_of(tree: &Path, wanted: impl Fn(&Part) -> bool) -> Vec<Part> {
+    let parts = shares(tree).map(|shares| shares.parts).unwrap_or_default();
+    parts.into_iter().filter(wanted).collect()
+}
+
+/// Whether process `pid` is one of the workers.
+fn is_worker(pid: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/comm"))
+        .is_ok_and(|name| name.trim() == "share_worker")
+}
+
+/// What is seen of a run from outside, until it is over.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<(u64, u64)>,
+}
+
+impl Watch {
+    /// Looks at what the processes below `root` have resident, and at what they are granted.
+    fn start(root: u32, said: PathBuf) -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let (mut resident, mut granted) = (0, 0);
+            while !stopped.load(Relaxed) {
+                let below = family(root).into_iter().filter(|pid| *pid != root);
+                let found = below.filter_map(|pid| status_bytes(pid, "RssAnon"));
+                let found: Vec<u64> = found.collect();
+                let overhead = found.len() as u64 * OVERHEAD;
+                resident = resident.max(found.iter().sum::<u64>().saturating_sub(overhead));
+                let run = std::fs::read_to_string(&said).unwrap_or_default();
+                if let Some(shares) = shares(&files::tree(Path::new(run.trim()))) {
+                    let floors = shares.parts.len() as u64 * FLOOR_PAGES;
+                    granted = granted.max(shares.granted().saturating_sub(floors));
+                }
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            (resident, granted)
+        });
+        Watch { stop, thread }
+    }
+
+    /// What all together had resident at most, beyond the overhead of each, is within the budget;
+    /// and so is what they were granted, beyond the floors.
+    #[track_caller]
+    fn expect_within(self, budget: u64) {
+        self.stop.store(true, Relaxed);
+        let (resident, granted) = self.thread.join().expect("the watch does not panic");
+        assert!(granted > 0, "nothing was seen");
+        assert!(
+            resident <= budget && granted * PAGE <= budget,
+            "{resident} bytes resident, {granted} pages granted in a budget of {budget}"
+        );
+    }
+}
+
+/// Rounds of a test whose race may come once in many.
+fn rounds() -> u64 {
+    if is_full() { fewer(30) } else { 2 }
+}
+
+fn ok_workers(outcome: &Outcome) -> usize {
+    let text = outcome.stdout_text();
+    text.lines()
+        .filter(|line| *line == "ok share_worker")
+        .count()
+}
+
+#[test]
+fn a_pipeline_loses_nothing_and_is_within_one_budget() {
+    let name = "a_pipeline_loses_nothing_and_is_within_one_budget";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let stage = "\"$0\" $mib pipe";
+    for (budget, mib) in [(1, 6), (4, 12), (16, 32)] {
+        let pipeline = [stage; 6].join(" | ");
+        let script = format!("mib={mib}; seq 1 120000 | {pipeline} >\"$1/out\"; cksum <\"$1/out\"");
+        let mut native = Command::new("sh");
+        let here = directory(&format!("pipeline-{budget}"));
+        native.arg("-c").arg(&script).arg(worker()).arg(&here);
+        let expected = run(&mut native, LIMIT).expect_code(0).stdout_text();
+        for round in 0..rounds() {
+            let size = format!("{budget}M");
+            let mut command = shell(&["--resident", &size], &script, &here);
+            let running = start(&mut command, b"");
+            let watch = Watch::start(running.pid(), here.join("run"));
+            let outcome = running.finish(LIMIT);
+            outcome.expect_code(0);
+            assert_eq!(
+                outcome.stdout_text(),
+                expected,
+                "{budget} MiB, round {round}"
+            );
+            watch.expect_within(budget * MIB);
+        }
+    }
+}
+
+#[test]
+fn forks_lose_nothing() {
+    let name = "forks_lose_nothing";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    for hazard in [
+        "fork_verify",
+        "fork_deep",
+        "daemon_double_fork",
+        "process_vm",
+    ] {
+        let program = compile_c("hazards", hazard, &[]).unwrap_or_else(|error| panic!("{error}"));
+        for budget in ["1M", "4M", "16M"] {
+            for round in 0..rounds() {
+                let mut command = governed(&["--per-run", "--resident", budget], &program);
+                let outcome = run(command.arg("12"), LIMIT);
+                if outcome.code() == Some(77) {
+                    skipped(name, &outcome.stderr_text());
+                    continue;
+                }
+                let said = outcome.stdout_text().contains(&format!("ok {hazard}\n"));
+                let is_well = outcome.code() == Some(0) && said;
+                assert!(is_well, "{budget}, round {round}: {}", outcome.describe());
+            }
+        }
+    }
+}
+
+/// Writes a project of `files` C files, and a Makefile, to `directory`.
+fn write_project(directory: &Path, files: u32) {
+    let write = |name: &str, text: String| {
+        std::fs::write(directory.join(name), text).expect("the project can be written");
+    };
+    for file in 0..files {
+        let functions = (0..60).map(|n| {
+            format!(
+                "unsigned f{file}_{n}(unsigned x) {{ for (unsigned i = 0; i < x % 7; i++) \
+                 x = x * {} + (i ^ {n}); return x; }}\n",
+                2 * (file + n) + 3
+            )
+        });
+        let calls = (0..60).map(|n| format!("x ^= f{file}_{n}(x + {n}); "));
+        let all = format!(
+            "unsigned all{file}(unsigned x) {{ {} return x; }}\n",
+            calls.collect::<String>()
+        );
+        let text = format!("#include <stdio.h>\n{}{all}", functions.collect::<String>());
+        write(&format!("part{file}.c"), text);
+    }
+    let each = |what: &dyn Fn(u32) -> String| (0..files).map(what).collect::<String>();
+    let main = format!(
+        "#include <stdio.h>\n{}int main(void) {{ unsigned x = 1; {} printf(\"%u\\n\", x); }}\n",
+        each(&|file| format!("unsigned all{file}(unsigned);\n")),
+        each(&|file| format!("x = all{file}(x);"))
+    );
+    write("main.c", main);
+    let objects = each(&|file| format!(" part{file}.o"));
+    let makefile =
+        format!("program: main.o{objects}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O2 -c -o $@ $<\n");
+    write("Makefile", makefile);
+}
+
+#[test]
+fn a_parallel_make_builds_what_it_builds_alone() {
+    let name = "a_parallel_make_builds_what_it_builds_alone";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    if !on_path("make") || !on_path("cc") {
+        return skipped(name, "there is no make or no cc");
+    }
+    let files = fewer(if is_full() { 200 } else { 16 }) as u32;
+    let script = "cd \"$1\" && make -s -j4 program && cksum <program && ./program";
+    let here = directory("make");
+    write_project(&here, files);
+    let mut native = Command::new("sh");
+    native.arg("-c").arg(script).arg("sh").arg(&here);
+    let expected = run(&mut native, LIMIT).expect_code(0).stdout_text();
+    Command::new("sh")
+        .arg("-c")
+        .arg("rm \"$0\"/*.o \"$0\"/program")
+        .arg(&here)
+        .status()
+        .expect("there is a shell");
+    let mut command = shell(&["--resident", "48M"], script, &here);
+    let running = start(&mut command, b"");
+    let watch = Watch::start(running.pid(), here.join("run"));
+    let outcome = running.finish(LIMIT * 4);
+    outcome.expect_code(0);
+    assert_eq!(outcome.stdout_text(), expected);
+    watch.expect_within(48 * MIB);
+}
+
+#[test]
+fn who_works_gets_what_sleepers_have() {
+    let name = "who_works_gets_what_sleepers_have";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let here = directory("busy");
+    // The sleepers first: they have the memory until it is asked for.
+    let script = "for i in 1 2 3 4; do \"$0\" 6 idle \"$1/end\" & done; \
+        while [ ! -e \"$1/go\" ]; do sleep 0.05; done; \
+        \"$0\" 40 busy \"$1/end\" & wait";
+    let mut command = shell(&["--resident", "24M"], script, &here);
+    let mut running = start(&mut command, b"");
+    let watch = Watch::start(running.pid(), here.join("run"));
+    let tree = tree_of(&mut running, &here);
+    let budget = 24 * MIB / PAGE;
+    let workers = || parts_of(&tree, |part| is_worker(part.pid));
+    let sleepers = wait_for(
+        &mut running,
+        "four sleepers have half of the budget",
+        || {
+            let sleepers = workers();
+            let have: u64 = sleepers.iter().map(|part| part.granted).sum();
+            (sleepers.len() == 4 && have > budget / 2).then_some(sleepers)
+        },
+    );
+    std::fs::write(here.join("go"), "").expect("a file");
+    let others = |part: &Part| sleepers.iter().all(|sleeper| sleeper.pid != part.pid);
+    wait_for(&mut running, "the busy one has nearly all", || {
+        let (asleep, busy): (Vec<Part>, Vec<Part>) = workers().iter().partition(|p| !others(p));
+        let has_most = busy.first()?.granted > budget * 9 / 10;
+        let gave_up = asleep.iter().all(|part| part.granted <= 2 * FLOOR_PAGES);
+        (has_most && gave_up).then_some(())
+    });
+    std::fs::write(here.join("end"), "").expect("a file");
+    let outcome = running.finish(LIMIT);
+    outcome.expect_code(0);
+    assert_eq!(ok_workers(&outcome), 5, "{}", outcome.describe());
+    watch.expect_within(24 * MIB);
+}
+
+#[test]
+fn what_killed_processes_had_goes_to_the_survivor() {
+    let name = "what_killed_processes_had_goes_to_the_survivor";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let mut seed = 1u64;
+    for round in 0..rounds() {
+        let here = directory(&format!("killed-{round}"));
+        let script = "for i in 1 2 3 4 5 6; do \"$0\" 20 busy \"$1/end\" & done; wait";
+        let mut command = shell(&["--resident", "8M"], script, &here);
+        let mut running = start(&mut command, b"");
+        let tree = tree_of(&mut running, &here);
+        let workers = || parts_of(&tree, |part| is_worker(part.pid));
+        wait_for(&mut running, "six workers", || {
+            (workers().len() == 6).then_some(())
+        });
+        while let [first, rest @ ..] = &workers()[..] {
+            if rest.is_empty() {
+                break;
+            }
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let all = [&[*first], rest].concat();
+            let victim = all[(seed >> 33) as usize % all.len()].pid;
+            Command::new("kill")
+                .arg("-KILL")
+                .arg(victim.to_string())
+                .status()
+                .expect("kill");
+            std::thread::sleep(Duration::from_micros((seed >> 40) % 40_000));
+            wait_for(&mut running, "it is gone", || {
+                (!is_worker(victim)).then_some(())
+            });
+        }
+        let budget = 8 * MIB / PAGE;
+        // The shell and the survivor are left, and nothing of the others.
+        wait_for(&mut running, "the survivor has the whole budget", || {
+            let shares = shares(&tree)?;
+            let most = shares.parts.iter().map(|part| part.granted).max()?;
+            let all_of_it = most + 2 * FLOOR_PAGES >= budget && shares.granted() == budget;
+            (shares.parts.len() == 2 && all_of_it).then_some(())
+        });
+        std::fs::write(here.join("end"), "").expect("a file");
+        let outcome = running.finish(LIMIT);
+        outcome.expect_code(0);
+        assert_eq!(ok_workers(&outcome), 1, "{}", outcome.describe());
+    }
+}
+
+fn pagetide(arguments: &[&str]) -> Outcome {
+    let mut command = Command::new(binary().expect("able() was asked first"));
+    run(command.args(arguments), LIMIT)
+}
+
+#[test]
+fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
+    let name = "the_limit_of_a_run_and_of_a_process_in_it_can_be_changed";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let here = directory("limit");
+    let script = "\"$0\" 24 busy \"$1/end\" & \"$0\" 24 busy \"$1/end\" & wait";
+    let mut running = start(&mut shell(&["--resident", "16M"], script, &here), b"");
+    let tree = tree_of(&mut running, &here);
+    let workers = || parts_of(&tree, |part| is_worker(part.pid));
+    let granted = || shares(&tree).map_or(0, |shares| shares.granted());
+    let full = |pages: u64| (granted() + FLOOR_PAGES > pages).then_some(());
+    wait_for(&mut running, "16 MiB are granted", || full(16 * MIB / PAGE));
+    let launcher = running.pid().to_string();
+    let outcome = pagetide(&["limit", &launcher, "6M"]);
+    outcome.expect_code(0).expect_told("budget 6 MiB");
+    for _ in 0..100 {
+        assert!(
+            granted() <= 6 * MIB / PAGE,
+            "{} pages are granted",
+            granted()
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    pagetide(&["limit", &launcher, "12M"]).expect_code(0);
+    wait_for(&mut running, "12 MiB are granted", || full(12 * MIB / PAGE));
+    // One of the two, which leaves the rest to the other.
+    let one = workers()[0].pid;
+    pagetide(&["limit", &one.to_string(), "1M"]).expect_code(0);
+    wait_for(&mut running, "the other has the rest", || {
+        let capped = workers()
+            .iter()
+            .any(|part| part.pid == one && part.granted <= MIB / PAGE);
+        capped.then_some(()).and_then(|()| full(12 * MIB / PAGE))
+    });
+    let listed = pagetide(&["ps"]).expect_code(0).stdout_text();
+    let line = |pid: u32| {
+        let mut lines = listed.lines();
+        lines
+            .find(|line| line.trim_start().starts_with(&format!("{pid} ")))
+            .map(str::to_owned)
+    };
+    assert!(
+        line(one).is_some_and(|line| line.contains("12 MiB")),
+        "{listed}"
+    );
+    std::fs::write(here.join("end"), "").expect("a file");
+    let outcome = running.finish(LIMIT);
+    outcome.expect_code(0);
+    assert_eq!(ok_workers(&outcome), 2, "{}", outcome.describe());
+}
+
+#[test]
+fn without_the_option_each_process_has_its_own_and_a_wrong_weight_is_refused() {
+    let name = "without_the_option_each_process_has_its_own_and_a_wrong_weight_is_refused";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let ls = "ls \"$PAGETIDE_RUN_DIR\"";
+    let has_tree = |options: &[&str]| {
+        let mut command = governed(options, "sh");
+        let outcome = run(command.args(["-c", ls]), LIMIT);
+        outcome.expect_code(0);
+        outcome.stdout_text().lines().any(|line| line == "tree")
+    };
+    assert!(has_tree(&["--per-run"]));
+    assert!(!has_tree(&["--per-run", "--per-process"]));
+    assert!(!has_tree(&["--per-process"]));
+    let mut command = governed(&["--per-run"], "true");
+    let outcome = run(command.env("PAGETIDE_WEIGHT", "0"), LIMIT);
+    outcome
+        .expect_code(2)
+        .expect_told("PAGETIDE_WEIGHT=0 is not a weight");
+}
