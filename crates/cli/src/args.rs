@@ -7,6 +7,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand};
 use clap_complete::Shell;
 use pagetide_pager::page::policy::Kind;
 
+use crate::bases::Bases;
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;
 use crate::exit::{self, Exit};
@@ -41,6 +42,9 @@ pub enum Command {
         /// Print a JSON array of statistics, in bytes and nanoseconds
         #[arg(long)]
         json: bool,
+        /// Where runs are
+        #[command(flatten)]
+        bases: Bases,
     },
     /// Show everything known of one process
     #[command(after_help = exit::OF_PROCESSES)]
@@ -51,6 +55,9 @@ pub enum Command {
         /// Print a JSON object, in bytes and nanoseconds
         #[arg(long)]
         json: bool,
+        /// Where runs are
+        #[command(flatten)]
+        bases: Bases,
     },
     /// Change the budget of a running process; returns when the new bound holds
     #[command(after_help = exit::OF_PROCESSES)]
@@ -64,10 +71,17 @@ pub enum Command {
         /// Give up after so many seconds; the process goes on towards the new bound
         #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
         timeout: Duration,
+        /// Where runs are
+        #[command(flatten)]
+        bases: Bases,
     },
     /// Watch the governed processes, full screen
     #[command(after_help = exit::OF_PROCESSES)]
-    Top,
+    Top {
+        /// Where runs are
+        #[command(flatten)]
+        bases: Bases,
+    },
     /// Export the counters of all governed processes, as OpenMetrics
     #[command(after_help = exit::OF_PROCESSES)]
     Metrics(Metrics),
@@ -176,6 +190,9 @@ pub struct Metrics {
     /// up
     #[arg(long)]
     pub pids: bool,
+    /// Where runs are
+    #[command(flatten)]
+    pub bases: Bases,
 }
 
 const LOCK_ABOUT: &str = "\
@@ -289,6 +306,9 @@ pub struct Run {
         ]
     )]
     pub lock: Option<LockMode>,
+    /// Where the run is kept
+    #[command(flatten)]
+    pub bases: Bases,
     /// Say nothing on stderr except errors
     #[arg(long, short)]
     pub quiet: bool,

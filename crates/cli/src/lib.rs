@@ -4,13 +4,14 @@
 //! [`args`] declares the command line, [`exit`] the exit codes. `run` is [`launch`]; what it needs
 //! to know first is in
 //! [`program`] and [`agent`]. What runs already is found by [`runs`] in the
-//! directories of [`rundir`], read from [`ledger_file`] and spoken to by [`control`].
+//! directories of [`rundir`], in [`bases`], read from [`ledger_file`] and spoken to by [`control`].
 // Inner documentation, read with the source: it names what is private.
 #![allow(rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
 
 pub mod agent;
 pub mod args;
+pub mod bases;
 pub mod commands;
 pub mod container;
 pub mod control;
@@ -58,10 +59,15 @@ pub fn main() -> u8 {
     }
     let result = match arguments.command {
         Command::Run(options) => launch::run(&options, &inherited),
-        Command::Ps { json } => commands::ps::ps(json),
-        Command::Stat { pid, json } => commands::stat::stat(pid, json),
-        Command::Limit { pid, size, timeout } => commands::limit::limit(pid, size, timeout),
-        Command::Top => top::top(),
+        Command::Ps { json, bases } => commands::ps::ps(json, &bases),
+        Command::Stat { pid, json, bases } => commands::stat::stat(pid, json, &bases),
+        Command::Limit {
+            pid,
+            size,
+            timeout,
+            bases,
+        } => commands::limit::limit(pid, size, timeout, &bases),
+        Command::Top { bases } => top::top(&bases),
         Command::Metrics(options) => commands::metrics::metrics(&options),
         Command::Doctor { json } => doctor::doctor(json),
         Command::Snapshot(command) => commands::snapshot::snapshot(&command),

@@ -1,4 +1,4 @@
-//! The runs there are, in the [base directories](crate::rundir) that this user may see, and the
+//! The runs there are, in the [base directories](crate::bases) that this user may see, and the
 //! living processes in them.
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt as _;
@@ -8,14 +8,15 @@ use pagetide_kernel::procfs;
 use pagetide_pager::protocol::files;
 use rustix::process::geteuid;
 
+use crate::bases::Bases;
 use crate::governed::{self, Governed};
 use crate::held;
 
 /// Every living governed process this user may see and name: processes of other PID namespaces have
 /// numbers that mean nothing, or others, here. Directories of runs that are over are removed.
-pub fn all() -> Vec<Governed> {
+pub fn all(bases: &Bases) -> Vec<Governed> {
     let mut found = Vec::new();
-    for base in bases() {
+    for base in bases.visible() {
         clean_stale(&base);
         found.extend(runs(&base).iter().flat_map(|run| governed::living(run)));
     }
@@ -35,12 +36,12 @@ fn nameable() -> impl Fn(&Governed) -> bool {
 
 /// The living governed processes of the run that launcher `pid` began; `None` if it is no launcher
 /// this user may see.
-pub fn of_launcher(pid: u32) -> Option<Vec<Governed>> {
+pub fn of_launcher(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
     if !governed::is_launcher(pid) {
         return None;
     }
     let name = format!("{}{pid}", files::RUN_PREFIX);
-    let mut runs = bases().into_iter().map(|base| base.join(&name));
+    let mut runs = bases.visible().into_iter().map(|base| base.join(&name));
     let run = runs.find(|run| run.is_dir())?;
     let mut found = governed::living(&run);
     found.retain(nameable());
@@ -80,45 +81,4 @@ pub fn clean_stale(base: &Path) {
             let _ = fs::remove_dir_all(&run);
         }
     }
-}
-
-/// Base directories to look for runs in: this user's, and for root everybody's. Those that are not
-/// what they should be (links, directories of a user other than their name says) are left out.
-pub fn bases() -> Vec<PathBuf> {
-    let uid = geteuid();
-    let mut found = Vec::new();
-    let mut consider = |path: PathBuf, owner: Option<u32>| {
-        let good = fs::symlink_metadata(&path).is_ok_and(|meta| {
-            meta.is_dir()
-                && owner.is_none_or(|owner| meta.uid() == owner)
-                && (uid.is_root() || meta.uid() == uid.as_raw())
-        });
-        if good && !found.contains(&path) {
-            found.push(path);
-        }
-    };
-    if let Some(runtime) = std::env::var_os("XDG_RUNTIME_DIR") {
-        consider(Path::new(&runtime).join("pagetide"), None);
-    }
-    let number = |name: &str| name.parse::<u32>().ok();
-    for name in names("/run/user").filter(|name| number(name).is_some()) {
-        consider(
-            Path::new("/run/user").join(&name).join("pagetide"),
-            number(&name),
-        );
-    }
-    for name in names("/tmp") {
-        if let Some(owner) = name.strip_prefix("pagetide-").and_then(number) {
-            consider(Path::new("/tmp").join(&name), Some(owner));
-        }
-    }
-    found
-}
-
-fn names(directory: &str) -> impl Iterator<Item = String> {
-    fs::read_dir(directory)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok())
 }

@@ -76,6 +76,12 @@ fn a_program_that_fits_has_no_faults_and_is_counted() {
     }
     let most = fits.largest("resident_bytes_max");
     assert!(most >= 60 << 20, "counted {most}: {}", fits.statistics);
+    // With what the store sets aside.
+    let memory = fits.largest("memory_bytes_max");
+    assert!(
+        (most..most + (8 << 20)).contains(&memory),
+        "{memory} for {most}"
+    );
     let program = compile_c("programs", "four_threads", &[]).expect("compiled before");
     let alone = run(Command::new(program).arg(FITS_MIB), LIMIT);
     assert_eq!(fits.outcome.stdout_text(), alone.stdout_text());
@@ -89,6 +95,10 @@ fn a_program_that_outgrows_its_budget_is_bounded_and_loses_nothing() {
     assert!(grown.largest("evictions") > 0, "{}", grown.statistics);
     let bound = promised(BUDGET_BYTES, grown.largest("managed_bytes_max"));
     assert!(grown.peak <= bound, "{} of {bound} bytes", grown.peak);
+    // With `ram:`, what is stored takes memory too.
+    let [memory, resident] =
+        ["memory_bytes_max", "resident_bytes_max"].map(|name| grown.largest(name));
+    assert!(memory > resident, "{}", grown.statistics);
     let program = compile_c("programs", "four_threads", &[]).expect("compiled before");
     let alone = run(Command::new(program).arg(beyond_mib()), LIMIT);
     assert_eq!(grown.outcome.stdout_text(), alone.stdout_text());

@@ -254,3 +254,19 @@ fn processes_of_another_pid_namespace_leave_no_ghosts() {
     listed.expect_code(0);
     assert_eq!(listed.stdout_text().trim(), "[]", "{}", listed.describe());
 }
+
+/// Nobody lays a link for root where the agent would write.
+#[test]
+fn in_a_run_directory_of_another_user_nothing_is_governed() {
+    let name = "in_a_run_directory_of_another_user_nothing_is_governed";
+    if let Some(reason) = unable("chown") {
+        return skipped(name, &reason);
+    }
+    let place = Place::new();
+    let script = format!("chown {NOBODY} $PAGETIDE_RUN_DIR; sh -c 'echo ran; /bin/true'");
+    let outcome = place.pagetide(&["run", "--resident", "4M", "--", "sh", "-c", &script]);
+    assert_eq!(outcome.stdout_text(), "ran\n", "{}", outcome.describe());
+    let said = outcome.stderr_text();
+    let refused = format!("belongs to user {NOBODY}, expected this user or root");
+    assert_eq!(said.matches(&refused).count(), 1, "{}", outcome.describe());
+}

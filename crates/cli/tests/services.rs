@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -402,6 +403,45 @@ fn a_directory_left_by_an_earlier_process_of_that_number_is_in_nobodys_way() {
         );
         run(&mut place.shell(&script), LIMIT).expect_code(6);
     }
+}
+
+#[test]
+fn runs_are_kept_and_found_where_it_is_said() {
+    let Some(place) = Place::new("runs_are_kept_and_found_where_it_is_said") else {
+        return;
+    };
+    let (here, elsewhere) = (place.path("here"), place.path("elsewhere"));
+    std::fs::create_dir(&here).expect("it can be made");
+    let script = "echo $$; ls -d $1/run-*; $pagetide ps --json; $pagetide ps --json --run-dir $2";
+    let option = format!("--run-dir={}", here.display());
+    let ways: [(&[&str], &str, PathBuf); 3] = [
+        (&[&option], "PAGETIDE_BASE_DIR", here.clone()),
+        (&[], "PAGETIDE_BASE_DIR", here.clone()),
+        (&[], "RUNTIME_DIRECTORY", here.join("pagetide")),
+    ];
+    std::fs::set_permissions(&here, PermissionsExt::from_mode(0o700)).expect("it is ours");
+    for (options, variable, base) in ways {
+        let mut command = place.pagetide(&["run", "--resident", "4M"]);
+        command.args(options).args(["--", "sh", "-c", script, "sh"]);
+        command.arg(&base).arg(&elsewhere);
+        command.env("pagetide", binary().expect("there is a command"));
+        command.env_remove("XDG_RUNTIME_DIR").env(variable, &here);
+        let outcome = run(&mut command, LIMIT);
+        outcome.expect_code(0);
+        let told = outcome.stdout_text();
+        let mut lines = told.lines();
+        let pid = lines.next().expect("the shell's number");
+        let run = lines.next().expect("a directory");
+        assert!(run.starts_with(base.to_str().expect("a printable path")));
+        let listed = lines.next().expect("those here");
+        assert!(listed.contains(&format!("\"pid\":{pid},")), "{told}");
+        assert_eq!(lines.next(), Some("[]"), "{told}");
+    }
+    let long = "x".repeat(80);
+    let mut command = place.pagetide(&["run", "--run-dir", &long, "--", "true"]);
+    run(&mut command, LIMIT)
+        .expect_code(2)
+        .expect_told("too many for the directory of runs; expected at most 76");
 }
 
 #[test]

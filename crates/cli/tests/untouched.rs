@@ -148,7 +148,7 @@ fn stats_are_one_object_a_process() {
             "the program and its two children: {text}"
         );
         for field in "pid command budget_bytes resident_bytes_max managed_bytes_max store_bytes \
-             store_bytes_max faults faults_waited faults_taken_back zero_faults zero_fills \
+             store_bytes_max memory_bytes memory_bytes_max stall_seconds faults faults_waited faults_taken_back zero_faults zero_fills \
              fetches fetched_pages prefetched_pages \
              prefetch_hits block_pages pointer_pages evictions clean_drops writebacks same_filled \
              compression_ratio errors \

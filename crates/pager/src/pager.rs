@@ -370,11 +370,15 @@ impl Pager {
     pub fn note_store(&self) {
         let (usage, ledger) = (self.stores.active().usage(), self.ledger);
         let resident = self.budget.resident_in_all() * PAGE_SIZE as u64;
+        let words = ledger.managed_bytes.load(Ordering::Relaxed) / WORD_IN_BYTES;
+        let memory = resident + usage.memory_bytes + words;
+        ledger.memory_bytes_max.fetch_max(memory, Ordering::Relaxed);
         for (counter, value) in [
             (&ledger.resident_bytes, resident),
             (&ledger.store_bytes, usage.bytes),
             (&ledger.store_bytes_max, usage.bytes_max),
             (&ledger.store_pages, usage.pages),
+            (&ledger.memory_bytes, memory),
             (&ledger.put_bytes, usage.put_bytes),
             (&ledger.put_bytes_stored, usage.put_bytes_stored),
             (&ledger.same_filled, usage.same_filled),
@@ -403,6 +407,9 @@ impl Pager {
         (self.teller)(message);
     }
 }
+
+/// There is a byte of page words for so many bytes under the pager.
+const WORD_IN_BYTES: u64 = (PAGE_SIZE / size_of::<u64>()) as u64;
 
 /// For regions, whose ledgers nobody reads.
 fn tell_standard_error(message: &str) {

@@ -53,6 +53,22 @@ impl Config {
         self.wishes.exec.is_none() && !self.wishes.quiet && may_write() == Err(Errno::ACCESS)
     }
 
+    /// The owner of the run's directory where that is neither root nor this process's user, who can
+    /// write to it all the same: nothing is to be written where another user may have laid a link.
+    pub fn foreign_owner(&self) -> Option<u32> {
+        let owner = std::fs::metadata(&self.wishes.run_dir).ok()?.uid();
+        let own = [
+            0,
+            rustix::process::getuid().as_raw(),
+            rustix::process::geteuid().as_raw(),
+        ];
+        let may_write = || {
+            let access = Access::WRITE_OK | Access::EXEC_OK;
+            accessat(CWD, &self.wishes.run_dir, access, AtFlags::EACCESS).is_ok()
+        };
+        (!own.contains(&owner) && may_write()).then_some(owner)
+    }
+
     /// Whether the launcher is this process's parent.
     pub fn is_launchers_child(&self) -> bool {
         is_child_of_launcher(&self.wishes.run_dir)

@@ -43,6 +43,24 @@ pub fn decline(config: &Config, refusal: &Refusal) {
     }
 }
 
+/// Tells that this process is not governed because the run's directory belongs to user `owner`, in
+/// which nothing is written.
+///
+/// Called on the program's own thread.
+pub fn decline_directory(config: &Config, owner: u32) {
+    if config.wishes.quiet {
+        return;
+    }
+    eprintln!(
+        "pagetide: process {} is not governed: the run's directory {} belongs to user {owner}, \
+         expected this user or root; it and what it starts run with all the memory they ask for. \
+         Start it with `pagetide run`",
+        std::process::id(),
+        config.wishes.run_dir.display()
+    );
+    be_quiet_from_here_on();
+}
+
 /// What this program starts says nothing any more: it has been said.
 ///
 /// Called before `main`, on the program's own thread, while no thread of the agent's lives.

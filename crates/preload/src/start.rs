@@ -18,7 +18,7 @@ use pagetide_pager::{Handles, Ownership, Pager};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::config::Config;
 use crate::counters::{self, identify, map_ledger};
-use crate::refuse::{be_quiet_from_here_on, decline, with_limits};
+use crate::refuse::{be_quiet_from_here_on, decline, decline_directory, with_limits};
 use crate::scanner::Scanner;
 use crate::{deferral, forking, lines, processors, stacks, standard_error, threads};
 
@@ -33,6 +33,9 @@ pub fn at_load() {
     };
     // Before the program runs, which may change its environment.
     mask::read();
+    if let Some(owner) = config.foreign_owner() {
+        return decline_directory(&config, owner);
+    }
     // Reading the environment has used the allocator already; what it mapped is on the list by now,
     // and no scanner looks yet.
     if let Err(errno) = pagetide_kernel::own::arena::set_aside(ADDRESS_SPACE_BYTES, 256 << 20) {

@@ -80,6 +80,8 @@ pub struct Usage {
     pub bytes: u64,
     /// The most `bytes` has been.
     pub bytes_max: u64,
+    /// Of `bytes`, those in this process's own memory.
+    pub memory_bytes: u64,
     /// Bytes of page content put since opening (pages put times [`PAGE_SIZE`]).
     pub put_bytes: u64,
     /// Bytes these took after same-filled detection and compression.

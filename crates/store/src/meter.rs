@@ -26,12 +26,14 @@ impl Meter {
         self.same_filled.fetch_add(tally.same_filled, Relaxed);
     }
 
-    /// The usage of a device that holds `pages` pages in `bytes` bytes.
-    pub(crate) fn usage(&self, pages: u64, bytes: u64) -> Usage {
+    /// The usage of a device that holds `pages` pages in `bytes` bytes, `memory_bytes` of them in
+    /// this process's memory.
+    pub(crate) fn usage(&self, pages: u64, bytes: u64, memory_bytes: u64) -> Usage {
         Usage {
             pages,
             bytes,
             bytes_max: 0,
+            memory_bytes,
             put_bytes: self.pages.load(Relaxed) * PAGE_SIZE as u64,
             put_bytes_stored: self.stored_bytes.load(Relaxed),
             same_filled: self.same_filled.load(Relaxed),

@@ -261,6 +261,7 @@ impl Device for Tier {
             pages: self.slots.used(),
             bytes: front.bytes + behind.bytes + self.slots.bytes(),
             bytes_max: 0,
+            memory_bytes: front.memory_bytes + behind.memory_bytes + self.slots.bytes(),
             put_bytes: self.put_pages.load(Relaxed) * PAGE_SIZE as u64,
             put_bytes_stored: front.put_bytes_stored,
             same_filled: front.same_filled,

@@ -5,6 +5,7 @@ use pagetide_kernel::procfs::memory::available_to;
 use pagetide_kernel::procfs::stat::Stat;
 use pagetide_pager::report::Request;
 
+use crate::bases::Bases;
 use crate::control::{self, ControlError};
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
@@ -14,8 +15,8 @@ use crate::size::{Bytes, Size};
 const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 
 /// Sets the budget of process `pid`, which may be that of its launcher.
-pub fn limit(pid: u32, size: Size, timeout: Duration) -> Result<u8, Failure> {
-    let process = super::find(pid)?;
+pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u8, Failure> {
+    let process = super::find(pid, bases)?;
     let pid = process.pid;
     let bytes = bytes_for(&process, size);
     let statistics = set(&process, bytes, timeout).map_err(|why| {

@@ -15,19 +15,20 @@ use std::io::Write as _;
 
 use serde::Serialize;
 
+use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
 use crate::governed::{Governed, printable};
 use crate::runs;
 
 /// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that
 /// says how to list them.
-pub fn find(pid: u32) -> Result<Governed, Failure> {
+pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
     let failure = |message: String| Failure::new(Exit::Failed, message);
-    let all = runs::all();
+    let all = runs::all(bases);
     if let Some(process) = all.iter().find(|process| process.pid == pid) {
         return Ok(process.clone());
     }
-    match runs::of_launcher(pid).as_deref() {
+    match runs::of_launcher(pid, bases).as_deref() {
         None => Err(failure(format!(
             "process {pid} is not one of Pagetide's that you may see; list them with `pagetide ps`"
         ))),

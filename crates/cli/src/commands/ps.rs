@@ -1,4 +1,5 @@
 //! `pagetide ps`: the governed processes.
+use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
 use crate::governed::printable;
 use crate::runs;
@@ -9,8 +10,8 @@ use crate::table::Table;
 const COMMAND_CHARS_MAX: usize = 40;
 
 /// Lists the living governed processes.
-pub fn ps(json: bool) -> Result<u8, Failure> {
-    let processes = runs::all();
+pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
+    let processes = runs::all(bases);
     if json {
         let all: Vec<_> = processes
             .iter()
@@ -21,9 +22,9 @@ pub fn ps(json: bool) -> Result<u8, Failure> {
     }
     let mut table = Table::new(
         &[
-            "PID", "RESIDENT", "BUDGET", "MANAGED", "STORE", "FAULTS", "P99", "COMMAND",
+            "PID", "RESIDENT", "BUDGET", "MANAGED", "STORE", "IN ALL", "FAULTS", "P99", "COMMAND",
         ],
-        &[7],
+        &[8],
     );
     for process in &processes {
         let s = &process.reading.statistics;
@@ -33,6 +34,7 @@ pub fn ps(json: bool) -> Result<u8, Failure> {
             Bytes(s.budget_bytes).to_string(),
             Bytes(s.managed_bytes).to_string(),
             Bytes(s.store_bytes).to_string(),
+            Bytes(s.memory_bytes).to_string(),
             Count(s.faults as f64).to_string(),
             Nanoseconds(s.fault_latency_ns.p99).to_string(),
             printable(&s.command)

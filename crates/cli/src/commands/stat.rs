@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use pagetide_pager::report::{Latency, Request, Statistics};
 
+use crate::bases::Bases;
 use crate::control;
 use crate::exit::{Exit, Failure};
 use crate::governed::printable;
@@ -13,8 +14,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its
 /// ledger when it does not answer.
-pub fn stat(pid: u32, json: bool) -> Result<u8, Failure> {
-    let process = super::find(pid)?;
+pub fn stat(pid: u32, json: bool, bases: &Bases) -> Result<u8, Failure> {
+    let process = super::find(pid, bases)?;
     let pid = process.pid;
     let statistics =
         control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {
@@ -62,9 +63,18 @@ fn describe(s: &Statistics) -> String {
                 Bytes(s.store_bytes_max)
             ),
         ),
+        (
+            "memory in all",
+            format!(
+                "{}, at most {}",
+                Bytes(s.memory_bytes),
+                Bytes(s.memory_bytes_max)
+            ),
+        ),
         ("faults", of_faults(s)),
         ("of these", of_these(s)),
         ("latency", of_latency(&s.fault_latency_ns)),
+        ("stalled", of_stalls(s)),
         (
             "evictions",
             format!(
@@ -111,6 +121,13 @@ fn of_these(s: &Statistics) -> String {
         Count(s.faults_waited as f64),
         100.0 * s.faults_waited as f64 / s.faults.max(1) as f64,
         Count(s.faults_taken_back as f64)
+    )
+}
+
+fn of_stalls(s: &Statistics) -> String {
+    format!(
+        "{:.2} s of {:.1} s, all threads added up",
+        s.stall_seconds, s.wall_seconds
     )
 }
 

@@ -7,9 +7,9 @@ use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::finding::{Finding, Need, Status};
 use crate::agent;
+use crate::bases::Bases;
 use crate::container::Container;
 use crate::fix::Situation;
-use crate::rundir;
 use crate::size::Bytes;
 
 const PRIVILEGES: &str = "privileges";
@@ -228,7 +228,7 @@ fn installed_agent() -> Finding {
 
 fn run_directory() -> Finding {
     let used_for = "control sockets and statistics";
-    match rundir::base() {
+    match Bases::default().own() {
         Ok(path) => Finding::ok(
             PAGETIDE,
             "run directory",
@@ -245,7 +245,7 @@ fn run_directory() -> Finding {
         )
         .but(
             Status::Missing,
-            "remove it, or set XDG_RUNTIME_DIR to a directory of yours",
+            "remove it, or set PAGETIDE_BASE_DIR to a directory of yours",
         ),
     }
 }

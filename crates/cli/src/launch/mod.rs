@@ -63,7 +63,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let group = GroupLimit::of_this_process();
     let warning = group.warning(budget_bytes).filter(|_| !options.quiet);
     warning.iter().for_each(|message| say(message));
-    let run_dir = RunDir::create()?;
+    let run_dir = RunDir::create(&options.bases)?;
     let exec = match options.exec {
         true => Some(run_dir.leave_open()?),
         false => None,

@@ -236,12 +236,40 @@ impl Outcome {
         }
         let _ = write!(
             line,
-            ", {} fetches, {} written back; store at most {}",
+            ", {} fetches, {} written back; store at most {}; in all at most {}",
             Count(sum(|s| s.fetches) as f64),
             Count(sum(|s| s.writebacks) as f64),
             Bytes(most(|s| s.store_bytes_max)),
+            Bytes(most(|s| s.memory_bytes_max)),
         );
+        let advice = all.iter().find_map(|s| advice(s));
+        line.extend(advice.map(|advice| format!("; {advice}")));
         Some(line)
+    }
+}
+
+/// What the figures of one process suggest, if anything.
+fn advice(s: &Statistics) -> Option<String> {
+    /// Less stored in memory is not worth a word.
+    const STORED_BYTES: u64 = 16 << 20;
+    /// Pages that compress to more than five sixths hardly do.
+    const RATIO: f64 = 1.2;
+    /// Seconds that threads waited for pages, for each second that passed.
+    const STALLED: f64 = 0.5;
+    let stored = s.memory_bytes_max.saturating_sub(s.resident_bytes_max);
+    if stored >= STORED_BYTES && s.compression_ratio < RATIO {
+        Some(format!(
+            "little memory was saved, as its pages hardly compress (ratio {:.2}): \
+             --store file:DIR keeps them on a disk",
+            s.compression_ratio
+        ))
+    } else if s.stall_seconds > STALLED * s.wall_seconds && s.evictions > 0 {
+        Some(format!(
+            "threads waited {:.1} s for pages in {:.1} s: a larger --resident makes it faster",
+            s.stall_seconds, s.wall_seconds
+        ))
+    } else {
+        None
     }
 }
 
@@ -281,6 +309,10 @@ mod tests {
             resident_bytes_max: 255 << 20,
             managed_bytes_max: 1 << 30,
             store_bytes_max: 300 << 20,
+            memory_bytes_max: 560 << 20,
+            compression_ratio: 2.5,
+            evictions: 200_000,
+            wall_seconds: 10.0,
             faults: 123_456,
             fetches: 100_000,
             writebacks: 5_000,
@@ -427,7 +459,7 @@ mod tests {
             outcome.summary().unwrap(),
             "peak resident 255 MiB of 256 MiB, managed 1 GiB; 123 k faults (p99 45 us), 100 k \
              fetches, 5 k written back; \
-             store at most 300 MiB"
+             store at most 300 MiB; in all at most 560 MiB"
         );
         outcome.governed.push(process(10, None, ""));
         assert!(
@@ -436,6 +468,32 @@ mod tests {
                 .unwrap()
                 .starts_with("2 processes, largest resident 255 MiB of 256 MiB")
         );
+    }
+
+    #[test]
+    fn the_summary_ends_with_what_would_be_better() {
+        let mut outcome = Outcome {
+            governed: vec![process(9, None, "")],
+            ..Outcome::default()
+        };
+        let statistics = &mut outcome.governed[0].reading.statistics;
+        statistics.stall_seconds = 6.0;
+        let summary = outcome.summary().unwrap();
+        let slow =
+            "; threads waited 6.0 s for pages in 10.0 s: a larger --resident makes it faster";
+        assert!(summary.ends_with(slow), "{summary}");
+        let statistics = &mut outcome.governed[0].reading.statistics;
+        statistics.compression_ratio = 1.1;
+        let summary = outcome.summary().unwrap();
+        assert!(
+            summary.contains("hardly compress (ratio 1.10)"),
+            "{summary}"
+        );
+        // With the store elsewhere, pages that do not compress take no memory.
+        let statistics = &mut outcome.governed[0].reading.statistics;
+        (statistics.memory_bytes_max, statistics.stall_seconds) = (256 << 20, 1.0);
+        let summary = outcome.summary().unwrap();
+        assert!(summary.ends_with("in all at most 256 MiB"), "{summary}");
     }
 
     #[test]

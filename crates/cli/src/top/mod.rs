@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use ratatui::DefaultTerminal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use crate::bases::Bases;
 use crate::commands::limit;
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
@@ -28,7 +29,7 @@ const RESPONSE: Duration = Duration::from_millis(100);
 const LIMIT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Shows the processes until the user leaves.
-pub fn top() -> Result<u8, Failure> {
+pub fn top(bases: &Bases) -> Result<u8, Failure> {
     if !keys::is_there() {
         return Err(Failure::new(
             Exit::Failed,
@@ -47,7 +48,7 @@ pub fn top() -> Result<u8, Failure> {
     }
     // Also restores the terminal when this process panics.
     let mut terminal = ratatui::try_init().map_err(cannot)?;
-    let result = watch(&mut terminal, &ended);
+    let result = watch(&mut terminal, &ended, bases);
     if ratatui::try_restore().is_err() {
         // The terminal has gone. Dropping its state would write to it once more, and complain where
         // nobody hears it.
@@ -59,7 +60,7 @@ pub fn top() -> Result<u8, Failure> {
 }
 
 /// Until the user leaves, a signal comes, or the terminal goes away.
-fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool) -> io::Result<()> {
+fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool, bases: &Bases) -> io::Result<()> {
     let mut state = State::default();
     let mut keyboard = Keyboard::default();
     let (sender, answers) = mpsc::channel::<String>();
@@ -68,7 +69,7 @@ fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool) -> io::Result<()> {
         if refreshed.is_none_or(|at| at.elapsed() >= REFRESH) {
             let elapsed = refreshed.map_or(REFRESH, |at| at.elapsed());
             refreshed = Some(Instant::now());
-            state.update(runs::all(), elapsed);
+            state.update(runs::all(bases), elapsed);
         }
         if let Some(answer) = answers.try_iter().last() {
             state.say(answer);

@@ -231,11 +231,11 @@ fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
             )),
         ]),
         Line::from(format!(
-            "managed  {}   store {} for {} pages, ratio {:.2}   errors {}",
+            "managed  {}   store {}, ratio {:.2}   memory in all {}   errors {}",
             Bytes(s.managed_bytes),
             Bytes(s.store_bytes),
-            Count(s.store_pages as f64),
             s.compression_ratio,
+            Bytes(s.memory_bytes),
             s.errors
         )),
         Line::from(format!(

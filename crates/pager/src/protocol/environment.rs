@@ -34,6 +34,8 @@ const LOCK: &str = "PAGETIDE_LOCK";
 pub const AGENT: &str = "PAGETIDE_PRELOAD";
 /// For the launcher, from the user: the agent's file, where it is not where it is looked for.
 pub const AGENT_FILE: &str = "PAGETIDE_AGENT";
+/// For the command, from the user: the directory in which runs are kept and looked for.
+pub const BASE_DIR: &str = "PAGETIDE_BASE_DIR";
 /// For all, in tests: [kernel features treated as absent](mask).
 pub const MASK: &str = mask::VARIABLE;
 /// The dynamic loader's own list.

@@ -13,7 +13,7 @@ use super::ungoverned::Ungoverned;
 const SUB_BUCKETS: usize = 16;
 const BUCKETS: usize = 40 * SUB_BUCKETS;
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG07");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG08");
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
 /// ns (18 minutes).
@@ -139,6 +139,9 @@ counters! {
     store_bytes,
     store_bytes_max,
     store_pages,
+    /// Resident, in the store's memory, and page words.
+    memory_bytes,
+    memory_bytes_max,
     put_bytes,
     put_bytes_stored,
     faults,
@@ -233,6 +236,9 @@ impl Ledger {
             store_bytes: get(&self.store_bytes),
             store_bytes_max: get(&self.store_bytes_max),
             store_pages: get(&self.store_pages),
+            // What is resident is counted at once, the sum now and then.
+            memory_bytes: get(&self.memory_bytes).max(get(&self.resident_bytes)),
+            memory_bytes_max: get(&self.memory_bytes_max).max(get(&self.resident_bytes_max)),
             faults: get(&self.faults),
             faults_waited: get(&self.faults_waited),
             faults_taken_back: get(&self.faults_taken_back),
@@ -255,6 +261,7 @@ impl Ledger {
             },
             errors: get(&self.errors),
             fault_latency_ns: self.fault_latency.latency(),
+            stall_seconds: seconds(self.fault_latency.sum_ns()),
             fault_thread_cpu_seconds: seconds(get(&self.fault_thread_cpu_ns)),
             evictor_cpu_seconds: seconds(get(&self.evictor_cpu_ns)),
             wall_seconds: seconds(get(&self.updated_ns).saturating_sub(get(&self.started_ns))),

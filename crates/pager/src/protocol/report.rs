@@ -44,6 +44,11 @@ pub struct Statistics {
     pub store_bytes_max: u64,
     /// Pages the store holds now.
     pub store_pages: u64,
+    /// Memory of this machine in all: resident bytes, what the store has of them in memory (all of
+    /// it with `ram:`, tables only with `file:` or a server), and the page words.
+    pub memory_bytes: u64,
+    /// The most `memory_bytes` has been, looked at some hundred times a second.
+    pub memory_bytes_max: u64,
     /// Fault messages served (missing and write-protect).
     pub faults: u64,
     /// Of these, those that had to wait for the evictor to make room. Each counts once.
@@ -82,6 +87,8 @@ pub struct Statistics {
     pub errors: u64,
     /// From reading the fault message to waking the thread, in nanoseconds.
     pub fault_latency_ns: Latency,
+    /// Seconds that threads waited for their faults in all: several may wait at a time.
+    pub stall_seconds: f64,
     /// Processor time of the fault thread.
     pub fault_thread_cpu_seconds: f64,
     /// Processor time of the evictor.

@@ -323,8 +323,9 @@ impl Device for FileStore {
     }
 
     fn usage(&self) -> Usage {
-        let bytes = self.disk_bytes() + self.slots.bytes() + self.extent_bytes.load(Relaxed);
-        self.meter.usage(self.slots.used(), bytes)
+        let tables = self.slots.bytes() + self.extent_bytes.load(Relaxed);
+        let bytes = self.disk_bytes() + tables;
+        self.meter.usage(self.slots.used(), bytes, tables)
     }
 
     fn descriptors(&self) -> Vec<i32> {

@@ -111,6 +111,7 @@ impl<D: Device> Device for Checked<D> {
     fn usage(&self) -> Usage {
         let mut usage = self.inner.usage();
         usage.bytes += self.sums.bytes();
+        usage.memory_bytes += self.sums.bytes();
         usage
     }
 

@@ -230,6 +230,7 @@ impl<D: Device> Store for Freezing<D> {
 
     fn usage(&self) -> Usage {
         let mut usage = self.inner.usage();
+        usage.memory_bytes += self.bytes(&usage) - usage.bytes;
         usage.bytes = self.bytes(&usage);
         usage.bytes_max = self
             .bytes_max

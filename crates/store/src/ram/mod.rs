@@ -197,7 +197,7 @@ impl Device for RamStore {
     fn usage(&self) -> Usage {
         let bytes =
             self.slots.bytes() + self.slabs.table_bytes() + self.slabs.held_bytes() + PACKER_BYTES;
-        self.meter.usage(self.slots.used(), bytes)
+        self.meter.usage(self.slots.used(), bytes, bytes)
     }
 
     fn descriptors(&self) -> Vec<i32> {

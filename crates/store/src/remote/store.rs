@@ -351,8 +351,9 @@ impl Device for RemoteStore {
     }
 
     fn usage(&self) -> Usage {
-        let bytes = self.slots.bytes() + self.held.load(Relaxed);
-        self.meter.usage(self.slots.used(), bytes)
+        let tables = self.slots.bytes();
+        let bytes = tables + self.held.load(Relaxed);
+        self.meter.usage(self.slots.used(), bytes, tables)
     }
 
     fn descriptors(&self) -> Vec<i32> {

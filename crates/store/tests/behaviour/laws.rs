@@ -138,6 +138,8 @@ pub fn usage_adds_up(f: &Fixture) {
     assert!(full.put_bytes_stored < full.put_bytes);
     assert!(full.bytes >= 400 * PAGE_SIZE as u64);
     assert!(full.bytes_max >= full.bytes);
+    let in_memory = full.memory_bytes;
+    assert!((1..=full.bytes).contains(&in_memory), "{full:?}");
     f.store.delete(&slots[..1200]);
     assert_eq!(f.store.usage().pages, 1200);
     f.store.delete(&slots[1200..]);

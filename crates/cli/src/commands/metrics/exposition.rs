@@ -9,13 +9,14 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::families::{COUNTERS, GAUGES};
 use super::scrape::{self, Labels, Sample};
+use crate::args::Metrics;
 use crate::exit::{Exit, Failure};
 use crate::ledger_file::FaultTimes;
 
 /// What is known now of all processes that this user may see.
-pub fn now(pids: bool) -> Result<String, Failure> {
+pub fn now(options: &Metrics) -> Result<String, Failure> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Samples(scrape::now(pids))));
+    registry.register_collector(Box::new(Samples(scrape::now(options))));
     let mut text = String::new();
     let encoded = prometheus_client::encoding::text::encode(&mut text, &registry);
     match encoded {

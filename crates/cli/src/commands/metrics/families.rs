@@ -15,7 +15,7 @@ pub struct Counter {
     pub of: fn(&Counters) -> u64,
 }
 
-pub const GAUGES: [Gauge; 5] = [
+pub const GAUGES: [Gauge; 6] = [
     Gauge {
         name: "pagetide_budget",
         help: "The most bytes that may be resident",
@@ -40,6 +40,11 @@ pub const GAUGES: [Gauge; 5] = [
         name: "pagetide_store",
         help: "Bytes the store holds, tables included; with ram: they are in memory too",
         of: |gauges| gauges.store,
+    },
+    Gauge {
+        name: "pagetide_memory",
+        help: "Bytes of this machine's memory in all: resident, stored in memory, and page words",
+        of: |gauges| gauges.memory,
     },
 ];
 

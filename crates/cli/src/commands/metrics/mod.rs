@@ -13,20 +13,20 @@ use crate::exit::{Exit, Failure};
 /// Exports what is known of all governed processes.
 pub fn metrics(options: &Metrics) -> Result<u8, Failure> {
     if let Some(address) = options.listen {
-        serve::serve(address, options.pids)?;
+        serve::serve(address, options)?;
     } else if let Some(path) = &options.textfile {
         loop {
-            write(path, options.pids)?;
+            write(path, options)?;
             std::thread::sleep(options.every);
         }
     } else {
-        super::print(&exposition::now(options.pids)?)?;
+        super::print(&exposition::now(options)?)?;
     }
     Ok(Exit::Ok.code())
 }
 
 /// Writes the file beside and renames it, so that nobody reads half of it.
-fn write(path: &Path, pids: bool) -> Result<(), Failure> {
+fn write(path: &Path, options: &Metrics) -> Result<(), Failure> {
     let failure = |error: std::io::Error| {
         let text = format!(
             "--textfile: {} cannot be written: {error}; give a file in a directory that exists \
@@ -35,7 +35,7 @@ fn write(path: &Path, pids: bool) -> Result<(), Failure> {
         );
         Failure::new(Exit::Failed, text)
     };
-    let text = exposition::now(pids)?;
+    let text = exposition::now(options)?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),

@@ -5,6 +5,7 @@ use std::path::Path;
 use pagetide_pager::protocol::files;
 use pagetide_pager::report::Statistics;
 
+use crate::args::Metrics;
 use crate::governed::{self, Governed, printable};
 use crate::ledger_file::FaultTimes;
 use crate::runs;
@@ -39,6 +40,7 @@ pub struct Gauges {
     pub over_budget: u64,
     pub managed: u64,
     pub store: u64,
+    pub memory: u64,
 }
 
 /// What only goes up.
@@ -62,12 +64,12 @@ pub struct Counters {
 }
 
 /// Of all runs that this user may see.
-pub fn now(pids: bool) -> BTreeMap<Labels, Sample> {
+pub fn now(options: &Metrics) -> BTreeMap<Labels, Sample> {
     let mut samples = BTreeMap::new();
-    for base in runs::bases() {
+    for base in options.bases.visible() {
         runs::clean_stale(&base);
         for run in runs::runs(&base) {
-            add_run(&run, pids, &mut samples);
+            add_run(&run, options.pids, &mut samples);
         }
     }
     samples
@@ -113,6 +115,7 @@ impl Gauges {
         self.over_budget = self.over_budget.saturating_add(over);
         self.managed = self.managed.saturating_add(of.managed_bytes);
         self.store = self.store.saturating_add(of.store_bytes);
+        self.memory = self.memory.saturating_add(of.memory_bytes);
     }
 }
 

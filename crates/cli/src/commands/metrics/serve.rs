@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use super::exposition;
+use crate::args::Metrics;
 use crate::exit::{Exit, Failure};
 
 /// A request's head is read in this time and has at most so many bytes and fields.
@@ -14,7 +15,7 @@ const FIELDS_MAX: usize = 64;
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Answers at `address`, one request at a time: a scrape takes milliseconds.
-pub fn serve(address: SocketAddr, pids: bool) -> Result<(), Failure> {
+pub fn serve(address: SocketAddr, options: &Metrics) -> Result<(), Failure> {
     let failure = |error: std::io::Error| {
         let text = format!(
             "--listen: {address}: {error}; give an address of this machine and a \
@@ -28,17 +29,17 @@ pub fn serve(address: SocketAddr, pids: bool) -> Result<(), Failure> {
     for connection in listener.incoming() {
         // What a client does wrong is its own affair. Descriptors may be had again in a moment.
         match connection {
-            Ok(connection) => drop(answer(connection, pids)),
+            Ok(connection) => drop(answer(connection, options)),
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
     Ok(())
 }
 
-fn answer(mut connection: TcpStream, pids: bool) -> std::io::Result<()> {
+fn answer(mut connection: TcpStream, options: &Metrics) -> std::io::Result<()> {
     connection.set_write_timeout(Some(PATIENCE))?;
     let (status, kind, body) = match request(&mut connection)? {
-        Some(Asked::Metrics) => match exposition::now(pids) {
+        Some(Asked::Metrics) => match exposition::now(options) {
             Ok(text) => ("200 OK", OPENMETRICS, text),
             Err(failure) => (
                 "500 Internal Server Error",
