@@ -5,6 +5,11 @@
 //! back whoever raised an event until it has been read, and installs nothing until then. So a page
 //! that the client gives up is known as given up before the kernel empties it, and what is installed
 //! after that is zeros.
+//!
+//! Events of several threads can be read in another order than the one things happened in. Here
+//! that makes no difference, so they are not put in order as the pager does: memory is only given up
+//! and unmapped, both for good ([`crate::memory`]), nothing is moved or comes later, and clients
+//! whose userfaultfd tells of moves and forks are refused ([`refuses`]).
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -15,6 +20,7 @@ use pagetide_kernel::PageNumber;
 use pagetide_kernel::peer::Peer;
 use pagetide_kernel::uffd::{Event, Message, Uffd, feature};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use rustix::time::Timespec;
 
 use crate::counters::{Counters, Histogram, count};
@@ -32,6 +38,9 @@ const MESSAGES: usize = 64;
 /// it may have been stopped.
 const LATER: Duration = Duration::from_micros(200);
 const LATER_MAX: Duration = Duration::from_millis(50);
+/// So many faults in a row that find their page there already, or that are where no memory is any
+/// more, are no chance: the client makes faults of a kind that is not served.
+const IDLE_FAULTS_MAX: u32 = 100_000;
 /// How long the system may be without memory for a page that is waited for.
 const NO_MEMORY_MAX: Duration = Duration::from_secs(10);
 
@@ -55,6 +64,8 @@ pub enum End {
     Told,
     /// A page could not be had. What was done then, the plan says.
     Lost(String),
+    /// Its userfaultfd cannot be read any more.
+    Broken(String),
 }
 
 /// What a client has handed over.
@@ -94,7 +105,10 @@ pub fn refuses(features: u64) -> Option<String> {
     ];
     let named = names.iter().filter(|(bit, _)| beyond & bit != 0);
     let named: Vec<&str> = named.map(|(_, name)| *name).collect();
-    let text = format!("its userfaultfd asks for {}, which is not served", named.join(", "));
+    let text = format!(
+        "its userfaultfd asks for {}, which is not served",
+        named.join(", ")
+    );
     (beyond != 0).then_some(text)
 }
 
@@ -117,6 +131,8 @@ pub struct Client {
     faults: VecDeque<Fault>,
     /// When what was put off may be tried again.
     later: Duration,
+    /// Faults since something was installed for one.
+    idle_faults: u32,
     /// Every page that was to come has come, or has been given up.
     whole: bool,
     released: bool,
@@ -145,6 +161,7 @@ impl Client {
             fill: Fill::new(Instant::now()),
             faults: VecDeque::new(),
             later: LATER,
+            idle_faults: 0,
             whole: true,
             released: false,
             closed: false,
@@ -156,12 +173,15 @@ impl Client {
     pub fn serve(mut self, ending: &Ending, say: &dyn Fn(&str)) -> End {
         loop {
             if ending.has_come() {
-                return End::Told;
+                return self.leave(say);
             }
             if self.closed && self.exited {
                 return End::Gone;
             }
-            let read = self.read_messages();
+            let read = match self.read_messages() {
+                Ok(read) => read,
+                Err(errno) => return End::Broken(format!("its userfaultfd gives {errno}")),
+            };
             let result = self.answer().and_then(|()| match self.faults.is_empty() {
                 true => self.bring_more(say),
                 false => Ok(Some(self.later)),
@@ -169,7 +189,8 @@ impl Client {
             match result {
                 // There may be more.
                 Ok(_) if read == MESSAGES => {}
-                Ok(wait) => self.wait(ending, wait),
+                Ok(wait) if self.wait(ending, wait) => {}
+                Ok(_) => return End::Broken("it made its userfaultfd one that blocks".into()),
                 Err(Failure::Gone) => return End::Gone,
                 Err(Failure::Lost(why)) => match self.lose(&why, say) {
                     Some(end) => return end,
@@ -180,9 +201,9 @@ impl Client {
     }
 
     /// Reads what there is, acts on events at once and queues faults; how many were read.
-    fn read_messages(&mut self) -> usize {
+    fn read_messages(&mut self) -> Result<usize, Errno> {
         let mut messages = [Message::default(); MESSAGES];
-        let count = self.installer.uffd.read(&mut messages).unwrap_or(0);
+        let count = self.installer.uffd.read(&mut messages)?;
         let since = Instant::now();
         for message in &messages[..count] {
             match message.decode() {
@@ -204,7 +225,7 @@ impl Client {
                 Event::Fork(_) | Event::Remap { .. } | Event::Unknown(_) => {}
             }
         }
-        count
+        Ok(count)
     }
 
     fn note_fault(&mut self, page: PageNumber, since: Instant) {
@@ -218,7 +239,11 @@ impl Client {
     fn end_protection(&mut self, page: PageNumber) {
         count(&self.service.counters.write_faults, 1);
         if let Some(unit) = self.installer.memory.unit_of(page)
-            && self.installer.uffd.write_protect(unit.range, false).is_err()
+            && self
+                .installer
+                .uffd
+                .write_protect(unit.range, false)
+                .is_err()
         {
             // It tries again, and is heard of again.
             self.installer.uffd.wake(unit.range);
@@ -229,18 +254,21 @@ impl Client {
     fn answer(&mut self) -> Result<(), Failure> {
         while let Some(fault) = self.faults.front().copied() {
             let Some(unit) = self.installer.memory.unit_of(fault.page) else {
+                self.note_idle()?;
                 self.answer_nowhere(fault.page)?;
                 self.faults.pop_front();
                 continue;
             };
             let before = self.installer.installed;
             let put = self.installer.put(unit);
-            count(
-                &self.service.counters.fault_pages,
-                self.installer.installed - before,
-            );
+            let installed = self.installer.installed - before;
+            count(&self.service.counters.fault_pages, installed);
             match put? {
                 Put::Done => {
+                    match installed {
+                        0 => self.note_idle()?,
+                        _ => self.idle_faults = 0,
+                    }
                     self.faults.pop_front();
                     self.answered(unit, fault.since);
                 }
@@ -248,6 +276,18 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// A fault for which nothing is to be installed.
+    fn note_idle(&mut self) -> Result<(), Failure> {
+        self.idle_faults += 1;
+        if self.idle_faults < IDLE_FAULTS_MAX {
+            return Ok(());
+        }
+        self.idle_faults = 0;
+        let text = "it is there, or unmapped, and the client faults again and again: faults other \
+                    than those on missing and on write-protected pages are not served";
+        Err(Failure::Lost(SourceError(text.to_owned())))
     }
 
     /// The first fault waits, and the others behind it.
@@ -264,13 +304,19 @@ impl Client {
             count(&self.service.counters.deferred, 1);
             self.later = LATER;
         }
-        self.later = (self.later * 2).min(LATER_MAX);
+        self.wait_longer();
         Ok(())
+    }
+
+    fn wait_longer(&mut self) {
+        self.later = (self.later * 2).min(LATER_MAX);
     }
 
     fn answered(&mut self, unit: Area, since: Instant) {
         let taken = since.elapsed().as_nanos();
-        self.service.latencies.note(taken.min(u64::MAX.into()) as u64);
+        self.service
+            .latencies
+            .note(taken.min(u64::MAX.into()) as u64);
         match &self.service.recorder {
             Some(recorder) => recorder.note(unit.first, unit.unit),
             None => self.fill.note_fault(unit.range.start, &self.service.plan),
@@ -280,8 +326,11 @@ impl Client {
     /// A fault where the client has told of no memory.
     fn answer_nowhere(&mut self, page: PageNumber) -> Result<(), Failure> {
         if self.installer.memory.has_shrunk() {
-            // Heard of before it was unmapped: it tries again.
-            self.installer.uffd.wake(pagetide_kernel::PageRange::one(page));
+            // Heard of before it was unmapped: it tries again, and finds no memory. What was mapped
+            // there since and registered anew faults on, and is counted.
+            self.installer
+                .uffd
+                .wake(pagetide_kernel::PageRange::one(page));
             return Ok(());
         }
         let text = "it is in none of the regions that the client told of";
@@ -295,7 +344,10 @@ impl Client {
             return Ok(None);
         }
         let now = Instant::now();
-        match self.fill.next(&self.installer.memory, &self.service.plan, now) {
+        match self
+            .fill
+            .next(&self.installer.memory, &self.service.plan, now)
+        {
             Next::At(when) => Ok(Some(when - now)),
             Next::Pages(area, why) => self.bring(area, why, say),
             Next::Done => {
@@ -321,10 +373,14 @@ impl Client {
         let put = self.installer.put(area);
         count(counter, self.installer.installed - before);
         match put {
-            Ok(Put::Done) => Ok(Some(Duration::ZERO)),
+            Ok(Put::Done) => {
+                self.later = LATER;
+                Ok(Some(Duration::ZERO))
+            }
             Ok(Put::Later) => {
                 self.fill.again(area, why);
-                Ok(Some(LATER))
+                self.wait_longer();
+                Ok(Some(self.later))
             }
             Ok(Put::NoMemory) => {
                 self.fill.again(area, why);
@@ -346,11 +402,41 @@ impl Client {
     /// Once all is there the client needs nobody: what it gives up from now on the kernel fills
     /// with zeros by itself.
     fn release_if_whole(&mut self) {
+        if self
+            .fill
+            .is_through(&self.installer.memory, &self.service.plan)
+        {
+            self.release();
+        }
+    }
+
+    /// Lets go of a client all of whose pages are there, unless it protects memory itself by the
+    /// same userfaultfd.
+    fn release(&mut self) {
         let protecting = self.installer.uffd.features() & PROTECTING != 0;
-        let memory = &self.installer.memory;
-        if self.whole && !protecting && self.fill.is_through(memory, &self.service.plan) {
+        if self.whole && !protecting && !self.installer.memory.has_absent() {
             self.installer.release_whole();
             self.released = true;
+        }
+    }
+
+    /// The end of all has come: a client that has all its pages goes on without anybody. Another
+    /// would be left waiting at its next missing page, so pages are lost to it now.
+    fn leave(mut self, say: &dyn Fn(&str)) -> End {
+        self.release();
+        if self.released || self.service.plan.on_lost == OnLost::Leave {
+            return End::Told;
+        }
+        match self.peer.kill() {
+            Ok(()) => End::Lost("it was killed, as not all of its pages are there".into()),
+            // It has ended just now.
+            Err(Errno::SRCH) => End::Gone,
+            Err(errno) => {
+                say(&format!(
+                    "it could not be killed ({errno}), and misses pages"
+                ));
+                End::Told
+            }
         }
     }
 
@@ -373,11 +459,9 @@ impl Client {
         }
     }
 
-    /// Waits for a message, or the end of the client or of all; at most `wait`.
-    fn wait(&mut self, ending: &Ending, wait: Option<Duration>) {
-        if wait == Some(Duration::ZERO) && !self.installer.uffd.is_readable() {
-            return;
-        }
+    /// Waits for a message, or the end of the client or of all; at most `wait`. False: the
+    /// userfaultfd is one that blocks, which its owner can make it at any time.
+    fn wait(&mut self, ending: &Ending, wait: Option<Duration>) -> bool {
         let timeout = wait.map(|wait| Timespec {
             tv_sec: wait.as_secs() as i64,
             tv_nsec: i64::from(wait.subsec_nanos()),
@@ -394,13 +478,15 @@ impl Client {
             fds.push(PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN));
         }
         if poll(&mut fds, timeout.as_ref()).is_err() {
-            return;
+            return true;
         }
+        let usable = !fds[0].revents().contains(PollFlags::ERR);
         let mut ended = fds[2..].iter().map(|fd| !fd.revents().is_empty());
         let closed = !self.closed && ended.next() == Some(true);
         let exited = pidfd.is_some() && ended.next() == Some(true);
         self.closed |= closed;
         self.exited |= exited;
+        usable
     }
 }
 

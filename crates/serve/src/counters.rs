@@ -103,7 +103,9 @@ impl Histogram {
     /// What it holds now.
     pub fn read(&self) -> Latencies {
         let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed));
-        let ends = counts.enumerate().map(|(bucket, count)| ((1u64 << bucket) - 1, count));
+        let ends = counts
+            .enumerate()
+            .map(|(bucket, count)| ((1u64 << bucket) - 1, count));
         let buckets: Vec<(u64, u64)> = ends.filter(|(_, count)| *count > 0).collect();
         let count: u64 = buckets.iter().map(|(_, count)| count).sum();
         let quantile = |percent: u64| {

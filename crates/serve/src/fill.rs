@@ -142,11 +142,7 @@ impl Fill {
 
     /// Whether the background is through, as far as it is to come.
     pub fn is_through(&self, memory: &Memory, plan: &Plan) -> bool {
-        let all = PageRange {
-            start: PageNumber(0),
-            end: PageNumber(u64::MAX),
-        };
-        plan.rate != Rate::Never && memory.absent_in(all, 1).is_none()
+        plan.rate != Rate::Never && !memory.has_absent()
     }
 }
 
@@ -164,7 +160,12 @@ mod tests {
         }])
     }
 
-    fn all(fill: &mut Fill, memory: &mut Memory, plan: &Plan, now: Instant) -> Vec<(u64, u64, Why)> {
+    fn all(
+        fill: &mut Fill,
+        memory: &mut Memory,
+        plan: &Plan,
+        now: Instant,
+    ) -> Vec<(u64, u64, Why)> {
         let mut given = Vec::new();
         while let Next::Pages(area, why) = fill.next(memory, plan, now) {
             memory.note_placed(area.first, area.range.pages());
@@ -219,7 +220,10 @@ mod tests {
         let later = now + Duration::from_secs(1);
         assert_eq!(fill.next(&memory, &plan, now), Next::At(later));
         fill.again(first, Why::Background);
-        assert_eq!(fill.next(&memory, &plan, later), Next::Pages(first, Why::Background));
+        assert_eq!(
+            fill.next(&memory, &plan, later),
+            Next::Pages(first, Why::Background)
+        );
         assert!(!fill.is_through(&memory, &plan));
         let never = Plan::default();
         assert_eq!(fill.next(&memory, &never, later), Next::Done);

@@ -92,7 +92,9 @@ impl Installer {
     /// All of `area`, read by this process.
     fn put_read(&mut self, area: Area) -> Result<Step, Failure> {
         let mut bytes = vec![0; area.range.bytes()];
-        let read = self.source.read_into(area.first, &mut bytes, &mut self.buffer);
+        let read = self
+            .source
+            .read_into(area.first, &mut bytes, &mut self.buffer);
         read.map_err(Failure::Lost)?;
         // SAFETY: `bytes` is this function's, and holds what the image has for these pages.
         let progress = unsafe { self.uffd.copy(area.range, bytes.as_ptr(), false) };

@@ -89,9 +89,8 @@ impl Memory {
 
     /// The page, 4 KiB or huge, that has page `image_page` of the image.
     pub fn unit_with(&self, image_page: u64) -> Option<Area> {
-        let has = |area: &&Area| {
-            area.first <= image_page && image_page - area.first < area.range.pages()
-        };
+        let has =
+            |area: &&Area| area.first <= image_page && image_page - area.first < area.range.pages();
         let area = self.areas.iter().find(has)?;
         Some(area.unit_of(area.range.start.add(image_page - area.first)))
     }
@@ -152,6 +151,15 @@ impl Memory {
         self.shrunk
     }
 
+    /// Whether a page of the client's is absent.
+    pub fn has_absent(&self) -> bool {
+        let all = PageRange {
+            start: PageNumber(0),
+            end: PageNumber(u64::MAX),
+        };
+        self.absent_in(all, 1).is_some()
+    }
+
     /// The first absent pages of `range`, as many as follow each other in one area, `most` or fewer
     /// but a whole page of this memory at least.
     pub fn absent_in(&self, range: PageRange, most: u64) -> Option<Area> {
@@ -163,7 +171,10 @@ impl Memory {
                 let start = area.range.start.add(first - area.first);
                 let unit = self.unit_of(start)?;
                 let most = most.max(unit.unit);
-                let count = (first..end).take(most as usize).take_while(is_absent).count() as u64;
+                let count = (first..end)
+                    .take(most as usize)
+                    .take_while(is_absent)
+                    .count() as u64;
                 let whole = (count / unit.unit).max(1) * unit.unit;
                 return Some(Area {
                     range: PageRange::of(unit.range.start, whole),
@@ -179,6 +190,7 @@ impl Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     fn range(start: u64, end: u64) -> PageRange {
         PageRange {
@@ -231,10 +243,54 @@ mod tests {
         assert_eq!(memory.absent_in(range(0, 900), 64), Some(last));
         assert_eq!(memory.absent_in(range(0, 200), 64), None);
         memory.unmap(range(201, 203));
-        assert_eq!(memory.absent_in(range(0, 900), 64), Some(area(200, 201, 10)));
+        assert_eq!(
+            memory.absent_in(range(0, 900), 64),
+            Some(area(200, 201, 10))
+        );
         let after = memory.absent_in(range(201, 900), 64);
         assert_eq!(after, Some(area(203, 204, 13)));
         assert!(memory.has_shrunk());
+    }
+
+    /// A page given up or unmapped.
+    fn event() -> impl Strategy<Value = (bool, u64, u64)> {
+        (any::<bool>(), 90u64..150, 1u64..20)
+    }
+
+    fn after(events: &[(bool, u64, u64)]) -> Memory {
+        let mut memory = Memory::new(vec![area(100, 120, 30), area(130, 140, 0)]);
+        memory.note_placed(33, 4);
+        for (is_removal, start, pages) in events {
+            let range = range(*start, start + pages);
+            match is_removal {
+                true => drop(memory.remove(range)),
+                false => memory.unmap(range),
+            }
+        }
+        memory
+    }
+
+    proptest! {
+        /// Why events need not be put in the order in which things happened.
+        #[test]
+        fn the_order_of_events_makes_no_difference(
+            (events, shuffled) in prop::collection::vec(event(), 0..12)
+                .prop_flat_map(|events| (Just(events.clone()), Just(events).prop_shuffle())),
+        ) {
+            let (one, other) = (after(&events), after(&shuffled));
+            for page in (90..170).map(PageNumber) {
+                let unit = one.unit_of(page);
+                prop_assert_eq!(unit, other.unit_of(page));
+                if let Some(unit) = unit {
+                    let seen = |memory: &Memory| {
+                        let absent = memory.absent_in(unit.range, 1).is_some();
+                        (memory.alike(unit.first, 1), absent)
+                    };
+                    prop_assert_eq!(seen(&one), seen(&other));
+                }
+            }
+            prop_assert_eq!(one.has_absent(), other.has_absent());
+        }
     }
 
     #[test]

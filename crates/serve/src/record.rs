@@ -38,7 +38,9 @@ impl Recorder {
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {
-        self.recorded.lock().unwrap_or_else(|held| held.into_inner())
+        self.recorded
+            .lock()
+            .unwrap_or_else(|held| held.into_inner())
     }
 
     /// Pages of the image were waited for, as one. What is beyond the image is not recorded.

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +28,11 @@ use crate::status::Status;
 /// How long a client may take for its handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Connections that have not said all yet; of more, the oldest is closed.
-const HANDSHAKES_MAX: usize = 512;
+const HANDSHAKES_MAX: usize = 256;
+/// Connections taken before those that are there are heard.
+const ACCEPTED_AT_ONCE: usize = 64;
+/// How long clients' threads may take to end.
+const ENDING: Duration = Duration::from_secs(5);
 /// The stack of a client's thread.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -64,7 +69,7 @@ pub struct Server {
     number: u64,
 }
 
-/// A socket at `path`. One that nobody listens on any more is removed first.
+/// A socket at `path`. A socket that nobody listens on any more is removed first.
 ///
 /// # Errors
 /// Something else is there, somebody listens, or the socket cannot be made.
@@ -72,7 +77,10 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
     match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
             match UnixStream::connect(path) {
-                Err(refused) if refused.kind() == io::ErrorKind::ConnectionRefused => {
+                // A file that is no socket refuses as well.
+                Err(refused)
+                    if refused.kind() == io::ErrorKind::ConnectionRefused && is_socket(path) =>
+                {
                     std::fs::remove_file(path)?;
                     UnixListener::bind(path)
                 }
@@ -81,6 +89,10 @@ pub fn listen(path: &Path) -> io::Result<UnixListener> {
         }
         result => result,
     }
+}
+
+fn is_socket(path: &Path) -> bool {
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
 }
 
 impl Server {
@@ -110,18 +122,32 @@ impl Server {
         Arc::clone(&self.status)
     }
 
-    /// Serves until the end comes; then all clients' service has ended.
-    pub fn run(mut self) {
+    /// Serves until the end comes; then all clients' service has ended, but for one that keeps its
+    /// thread from ending, which is left behind after some seconds.
+    ///
+    /// # Errors
+    /// The working set could not be saved.
+    pub fn run(mut self) -> io::Result<()> {
         while !self.ending.has_come() {
             self.wait();
             self.accept();
             self.hear();
         }
-        for thread in std::mem::take(&mut self.threads) {
-            let _ = thread.join();
+        self.end_threads();
+        match &self.recorder {
+            Some(recorder) => recorder.save().map(drop),
+            None => Ok(()),
         }
-        if let Some(recorder) = &self.recorder {
-            save(recorder, &*self.say);
+    }
+
+    fn end_threads(&mut self) {
+        let deadline = Instant::now() + ENDING;
+        while !self.threads.is_empty() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(1));
+            self.threads.retain(|thread| !thread.is_finished());
+        }
+        if !self.threads.is_empty() {
+            (self.say)(&format!("{} clients did not let go", self.threads.len()));
         }
     }
 
@@ -144,7 +170,7 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..ACCEPTED_AT_ONCE {
             match self.listener.accept() {
                 Ok((connection, _)) => match Handshake::new(connection) {
                     Ok(handshake) => self.handshakes.push_back((Instant::now(), handshake)),
@@ -177,7 +203,9 @@ impl Server {
 
     fn refuse(&self, connection: &impl AsFd, why: &str) {
         self.status.note_refused();
-        let pid = Peer::of(connection.as_fd()).ok().and_then(|peer| peer.pid());
+        let pid = Peer::of(connection.as_fd())
+            .ok()
+            .and_then(|peer| peer.pid());
         let who = pid.map_or("a client".to_owned(), |pid| format!("process {pid}"));
         (self.say)(&format!("{who} is refused: {why}"));
     }
@@ -209,12 +237,13 @@ impl Server {
             let text = format!("{} clients are served, the most allowed", self.clients_max);
             return self.refuse(&connection, &text);
         }
-        let result = handshake.finish(self.source.pages()).and_then(|greeting| {
-            match client::refuses(greeting.uffd.features()) {
-                Some(why) => Err(Refusal::Features(why)),
-                None => Ok(greeting),
-            }
-        });
+        let result =
+            handshake.finish(self.source.pages()).and_then(|greeting| {
+                match client::refuses(greeting.uffd.features()) {
+                    Some(why) => Err(Refusal::Features(why)),
+                    None => Ok(greeting),
+                }
+            });
         let result = result.and_then(|greeting| {
             let peer = Peer::of(connection.as_fd());
             let peer = peer.map_err(|errno| Refusal::Connection(errno.into()))?;
@@ -258,6 +287,7 @@ impl Server {
                 End::Gone => say("ended"),
                 End::Told => say("is served no more"),
                 End::Lost(why) => say(&why),
+                End::Broken(why) => say(&format!("is served no more: {why}")),
             }
             status.remove(number);
             if let Some(recorder) = recorder {
@@ -272,7 +302,9 @@ impl Server {
             Ok(thread) => self.threads.push(thread),
             Err(error) => {
                 self.status.remove(number);
-                (self.say)(&format!("client {number} is refused: no thread for it ({error})"));
+                (self.say)(&format!(
+                    "client {number} is refused: no thread for it ({error})"
+                ));
             }
         }
     }
@@ -282,5 +314,26 @@ fn save(recorder: &Recorder, say: &dyn Fn(&str)) {
     match recorder.save() {
         Ok(pages) => say(&format!("{pages} pages of a working set were recorded")),
         Err(error) => say(&format!("the working set could not be recorded: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_that_nobody_listens_on_is_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let (socket, file) = (place.path().join("socket"), place.path().join("file"));
+        std::fs::write(&file, "kept").unwrap();
+        assert_eq!(listen(&file).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(std::fs::read(&file).unwrap(), b"kept");
+        let listener = listen(&socket).unwrap();
+        assert_eq!(
+            listen(&socket).unwrap_err().kind(),
+            io::ErrorKind::AddrInUse
+        );
+        drop(listener);
+        assert!(listen(&socket).is_ok());
     }
 }

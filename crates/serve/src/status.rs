@@ -142,9 +142,15 @@ mod tests {
         status.remove(1);
         status.note_refused();
         let json: serde_json::Value = serde_json::from_str(&status.json()).unwrap();
-        assert_eq!((&json["total"]["faults"], &json["clients_ended"]), (&3.into(), &1.into()));
+        assert_eq!(
+            (&json["total"]["faults"], &json["clients_ended"]),
+            (&3.into(), &1.into())
+        );
         assert_eq!(json["clients"].as_array().unwrap().len(), 1);
         assert_eq!(json["clients"][0]["pid"], 702);
-        assert_eq!((&json["clients"][0]["faults"], &json["refused"]), (&2.into(), &1.into()));
+        assert_eq!(
+            (&json["clients"][0]["faults"], &json["refused"]),
+            (&2.into(), &1.into())
+        );
     }
 }

@@ -50,7 +50,11 @@ impl Framing {
 }
 
 fn unexpected(byte: u8, over: bool) -> String {
-    let place = if over { "after its end" } else { "at its beginning" };
+    let place = if over {
+        "after its end"
+    } else {
+        "at its beginning"
+    };
     format!("there is '{}' {place}", byte.escape_ascii())
 }
 
@@ -78,7 +82,13 @@ mod tests {
     fn what_is_no_array_is_told_at_once() {
         let seen = |text: &str| Framing::default().look(text.as_bytes());
         assert_eq!(seen("\n [1] \n\0"), Seen::All);
-        assert_eq!(seen("{"), Seen::Other("there is '{' at its beginning".into()));
-        assert_eq!(seen("[]]"), Seen::Other("there is ']' after its end".into()));
+        assert_eq!(
+            seen("{"),
+            Seen::Other("there is '{' at its beginning".into())
+        );
+        assert_eq!(
+            seen("[]]"),
+            Seen::Other("there is ']' after its end".into())
+        );
     }
 }

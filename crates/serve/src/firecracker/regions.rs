@@ -6,7 +6,7 @@ use super::Refusal;
 use crate::memory::Area;
 
 /// Most regions.
-const REGIONS_MAX: usize = 4096;
+const REGIONS_MAX: usize = 1024;
 /// Where user space ends at the latest, with five levels of page tables.
 const ADDRESS_MAX: u64 = 1 << 56;
 const HUGE_PAGE: u64 = 2 << 20;
@@ -38,7 +38,9 @@ impl Region {
         let page = self.page_size();
         let (base, size, offset) = (self.base_host_virt_addr, self.size, self.offset);
         if page != PAGE_SIZE as u64 && page != HUGE_PAGE {
-            return Err(format!("has pages of {page} bytes; 4096 and {HUGE_PAGE} are served"));
+            return Err(format!(
+                "has pages of {page} bytes; 4096 and {HUGE_PAGE} are served"
+            ));
         }
         if base % page != 0 || size % page != 0 || size == 0 {
             return Err(format!("is not made of whole pages of {page} bytes"));
@@ -54,7 +56,9 @@ impl Region {
         let image = image.and_then(|image| image.checked_next_multiple_of(page));
         let end = offset.checked_add(size);
         if !end.zip(image).is_some_and(|(end, image)| end <= image) {
-            return Err(format!("ends beyond the image, which has {image_pages} pages of 4096"));
+            return Err(format!(
+                "ends beyond the image, which has {image_pages} pages of 4096"
+            ));
         }
         Ok(Area {
             range: PageRange::of(PageNumber(base >> PAGE_SHIFT), size >> PAGE_SHIFT),
@@ -70,17 +74,25 @@ impl Region {
 /// [`Refusal`]: it is something else, or regions are not whole pages, end beyond the image, or
 /// overlap, in memory or in the image.
 pub fn parse(json: &[u8], image_pages: u64) -> Result<Vec<Area>, Refusal> {
-    let end = json.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let end = json
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
     let regions: Vec<Region> = serde_json::from_slice(&json[..end])
         .map_err(|error| Refusal::NotRegions(error.to_string()))?;
     if regions.is_empty() || regions.len() > REGIONS_MAX {
-        let text = format!("it told of {} regions; 1 to {REGIONS_MAX} are served", regions.len());
+        let text = format!(
+            "it told of {} regions; 1 to {REGIONS_MAX} are served",
+            regions.len()
+        );
         return Err(Refusal::Regions(text));
     }
     let area = |(number, region): (usize, &Region)| {
         let told = |what| {
             let (base, size) = (region.base_host_virt_addr, region.size);
-            Refusal::Regions(format!("its region {number} ({base:#x}, {size} bytes) {what}"))
+            Refusal::Regions(format!(
+                "its region {number} ({base:#x}, {size} bytes) {what}"
+            ))
         };
         region.area(image_pages).map_err(told)
     };
@@ -116,9 +128,7 @@ mod tests {
     const BASE: u64 = 0x7f00_0000_0000;
 
     fn region(base: u64, size: u64, offset: u64, more: &str) -> String {
-        format!(
-            "{{\"base_host_virt_addr\":{base},\"size\":{size},\"offset\":{offset}{more}}}"
-        )
+        format!("{{\"base_host_virt_addr\":{base},\"size\":{size},\"offset\":{offset}{more}}}")
     }
 
     fn parsed(regions: &[String]) -> Result<Vec<Area>, String> {
@@ -129,10 +139,21 @@ mod tests {
     #[test]
     fn regions_of_all_versions_are_understood() {
         let old = region(BASE, 8192, 4096, "");
-        let new = region(BASE + 8192, 4096, 0, ",\"page_size\":4096,\"page_size_kib\":4096,\"x\":{}");
+        let new = region(
+            BASE + 8192,
+            4096,
+            0,
+            ",\"page_size\":4096,\"page_size_kib\":4096,\"x\":{}",
+        );
         let areas = parsed(&[old, new]).unwrap();
-        assert_eq!((areas[0].first, areas[0].range.pages(), areas[0].unit), (1, 2, 1));
-        assert_eq!((areas[1].first, areas[1].range.pages(), areas[1].unit), (0, 1, 1));
+        assert_eq!(
+            (areas[0].first, areas[0].range.pages(), areas[0].unit),
+            (1, 2, 1)
+        );
+        assert_eq!(
+            (areas[1].first, areas[1].range.pages(), areas[1].unit),
+            (0, 1, 1)
+        );
         for kib in ["2048", "2097152"] {
             let huge = region(BASE, 4 << 20, 0, &format!(",\"page_size_kib\":{kib}"));
             assert_eq!(parsed(&[huge]).unwrap()[0].unit, 512);
@@ -146,8 +167,14 @@ mod tests {
             (region(BASE + 1, 4096, 0, ""), "whole pages"),
             (region(BASE, 5000, 0, ""), "whole pages"),
             (region(BASE, 0, 0, ""), "whole pages"),
-            (region(BASE + 4096, 2 << 20, 0, huge), "whole pages of 2097152"),
-            (region(BASE, 4096, 0, ",\"page_size\":16384"), "pages of 16384"),
+            (
+                region(BASE + 4096, 2 << 20, 0, huge),
+                "whole pages of 2097152",
+            ),
+            (
+                region(BASE, 4096, 0, ",\"page_size\":16384"),
+                "pages of 16384",
+            ),
             (region(BASE, 4096, 100, ""), "within a page"),
             (region(BASE, 4096, 1024 * 4096, ""), "beyond the image"),
             (region(BASE, 4096 * 1025, 0, ""), "beyond the image"),
@@ -162,10 +189,24 @@ mod tests {
             assert!(why.contains(expected), "{region}: {why}");
         }
         assert!(parsed(&[]).unwrap_err().contains("0 regions"));
-        let two = [region(BASE, 8192, 0, ""), region(BASE + 4096, 4096, 8192, "")];
-        assert!(parsed(&two).unwrap_err().contains("overlap in memory, at 0x7f0000001000"));
-        let two = [region(BASE, 8192, 0, ""), region(BASE + 8192, 4096, 4096, "")];
-        assert!(parsed(&two).unwrap_err().contains("overlap in the image, at 0x1000"));
+        let two = [
+            region(BASE, 8192, 0, ""),
+            region(BASE + 4096, 4096, 8192, ""),
+        ];
+        assert!(
+            parsed(&two)
+                .unwrap_err()
+                .contains("overlap in memory, at 0x7f0000001000")
+        );
+        let two = [
+            region(BASE, 8192, 0, ""),
+            region(BASE + 8192, 4096, 4096, ""),
+        ];
+        assert!(
+            parsed(&two)
+                .unwrap_err()
+                .contains("overlap in the image, at 0x1000")
+        );
     }
 
     proptest! {

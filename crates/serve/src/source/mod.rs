@@ -115,7 +115,10 @@ pub fn open(path: &Path) -> Result<Arc<dyn Source>, SourceError> {
     let file = File::open(path).map_err(told)?;
     let mut head = Vec::new();
     let is_file = file.metadata().map_err(told)?.is_file();
-    (&file).take(MAGIC.len() as u64).read_to_end(&mut head).map_err(told)?;
+    (&file)
+        .take(MAGIC.len() as u64)
+        .read_to_end(&mut head)
+        .map_err(told)?;
     if is_file && head == MAGIC {
         return Ok(Arc::new(SnapshotImage::open(path)?));
     }

@@ -51,7 +51,16 @@ impl RawFile {
         }
         let mapped = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap(null_mut(), mapped, ProtFlags::READ, MapFlags::SHARED, &file, 0) }?;
+        let base = unsafe {
+            mmap(
+                null_mut(),
+                mapped,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }?;
         let id = SnapshotId::NONE;
         let mut raw = RawFile {
             file,
@@ -109,12 +118,19 @@ impl Source for RawFile {
         most: u64,
         _: &'b mut Buffer,
     ) -> Result<Piece<'b>, SourceError> {
-        let pages = self.pages().saturating_sub(first).min(most).min(PIECE_PAGES);
+        let pages = self
+            .pages()
+            .saturating_sub(first)
+            .min(most)
+            .min(PIECE_PAGES);
         if pages == 0 {
             return Ok(Piece::Zeros(most));
         }
         // Within the mapping; the kernel fills the rest of the last page with zeros.
-        let address = self.base.cast::<u8>().wrapping_add(first as usize * PAGE_SIZE);
+        let address = self
+            .base
+            .cast::<u8>()
+            .wrapping_add(first as usize * PAGE_SIZE);
         Ok(Piece::Bytes(Bytes {
             address,
             pages,
@@ -168,7 +184,10 @@ mod tests {
         source.read_into(1, &mut again, &mut buffer).unwrap();
         let (last, beyond) = again.split_at(PAGE_SIZE);
         assert_eq!((last, beyond), (&expected[..], &[0; PAGE_SIZE][..]));
-        assert!(matches!(source.read(2, 3, &mut buffer), Ok(Piece::Zeros(3))));
+        assert!(matches!(
+            source.read(2, 3, &mut buffer),
+            Ok(Piece::Zeros(3))
+        ));
     }
 
     #[test]

@@ -107,7 +107,9 @@ impl SnapshotImage {
         if buffer.block.is_none() {
             let unpacking = buffer.unpacking.get_or_insert_default();
             let bytes = self.image.read(run, unpacking);
-            let bytes = bytes.map_err(|error| SourceError(error.to_string()))?.to_vec();
+            let bytes = bytes
+                .map_err(|error| SourceError(error.to_string()))?
+                .to_vec();
             let block = Arc::new(Block { key, bytes });
             self.blocks.put(&block);
             buffer.block = Some(block);
@@ -115,9 +117,8 @@ impl SnapshotImage {
         let bytes = buffer.block.as_ref().map_or(&[][..], |block| &block.bytes);
         let from = (u64::from(run.first_in_block) + offset) as usize * PAGE_SIZE;
         let part = bytes.get(from..from + pages as usize * PAGE_SIZE);
-        let part = part.ok_or_else(|| {
-            SourceError(format!("block {} is shorter than its pages", run.block))
-        })?;
+        let part = part
+            .ok_or_else(|| SourceError(format!("block {} is shorter than its pages", run.block)))?;
         Ok((pages, Some(part)))
     }
 }
@@ -127,7 +128,7 @@ mod tests {
     use super::*;
     use pagetide_track::snapshot::format::RegionEntry;
     use pagetide_track::snapshot::sink::FileSink;
-    use pagetide_track::snapshot::writer::Writer;
+    use pagetide_track::snapshot::writer::{Parent, Writer};
 
     fn write(path: &Path, parent: Option<(SnapshotId, &str)>, pages: &[(u64, u8)]) -> SnapshotId {
         let region = |name: &str, pages| RegionEntry {
@@ -137,12 +138,17 @@ mod tests {
         };
         let regions = vec![region("low", 40), region("high", 40)];
         let id = SnapshotId::random();
-        let parent = parent.map(|(id, name)| (id, name.to_owned()));
+        let parent = parent.map(|(id, name)| Parent {
+            id,
+            name: name.to_owned(),
+        });
         let sink = Box::new(FileSink::create(path).unwrap());
-        let mut writer = Writer::new(sink, id, parent, regions).unwrap();
+        let mut writer = Writer::new(sink, id, parent.as_ref(), regions).unwrap();
         for (page, byte) in pages {
             let region = (page / 40) as u32;
-            writer.put(region, &[page % 40], &[*byte; PAGE_SIZE]).unwrap();
+            writer
+                .put(region, &[page % 40], &[*byte; PAGE_SIZE])
+                .unwrap();
         }
         writer.finish().unwrap();
         id
