@@ -63,8 +63,8 @@ impl Exit {
         (Exit::Ok, "done (run: the program exited with 0)"),
         (
             Exit::Failed,
-            "ps, stat, limit, top, metrics, locks, serve: could not be done; doctor: run works, degraded; \
-             snapshot diff: pages differ",
+            "ps, stat, limit, top, metrics, locks, serve: could not be done; doctor: run works, \
+             degraded; snapshot diff: pages differ",
         ),
         (Exit::Usage, "wrong arguments"),
         (

@@ -20,7 +20,7 @@ impl Bits {
         word.is_some_and(|word| word >> (index % 64) & 1 == 1)
     }
 
-    /// Puts in, or takes out, `first` and the numbers that follow, `count` in all; how many changed.
+    /// Puts in, or takes out, `first` and those that follow, `count` in all; how many changed.
     pub fn set(&mut self, first: u64, count: u64, value: bool) -> u64 {
         let (mut at, end) = (first, first.saturating_add(count));
         let mut changed = 0;

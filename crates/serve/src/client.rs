@@ -3,12 +3,12 @@
 //! One thread does all for a client, in this order: the events that have been read are acted on,
 //! then faults are answered, then comes what nobody waits for, a little at a time. The kernel holds
 //! back whoever raised an event until it has been read, and installs nothing until then. So a page
-//! that the client gives up is known as given up before the kernel empties it, and what is installed
-//! after that is zeros.
+//! that the client gives up is known as given up before the kernel empties it, and what is
+//! installed after that is zeros.
 //!
 //! Events of several threads can be read in another order than the one things happened in. Here
-//! that makes no difference, so they are not put in order as the pager does: memory is only given up
-//! and unmapped, both for good ([`crate::memory`]), nothing is moved or comes later, and clients
+//! that makes no difference, so they are not put in order as the pager does: memory is only given
+//! up and unmapped, both for good ([`crate::memory`]), nothing is moved or comes later, and clients
 //! whose userfaultfd tells of moves and forks are refused ([`refuses`]).
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

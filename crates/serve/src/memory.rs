@@ -1,9 +1,9 @@
 //! A client's memory: which part of the image is where, and what became of each page.
 //!
-//! A page is *absent* until its bytes were installed, and *placed* from then on. Once the client has
-//! given up what it holds (a REMOVE event) it is *removed*, for good: its contents are zeros, never
-//! again the image's, and the kernel may still be about to empty it. That a page is placed says only
-//! that nothing needs to bring it unasked; a fault on it is answered all the same.
+//! A page is *absent* until its bytes were installed, and *placed* from then on. Once the client
+//! has given up what it holds (a REMOVE event) it is *removed*, for good: its contents are zeros,
+//! never again the image's, and the kernel may still be about to empty it. That a page is placed
+//! says only that nothing needs to bring it unasked; a fault on it is answered all the same.
 use pagetide_kernel::{PageNumber, PageRange};
 
 use crate::bits::Bits;

@@ -161,13 +161,7 @@ fn who_has_all_pages_outlives_the_server() {
     }
     let server = Server::of(PAGES, &["--prefetch-rate", "max"]);
     let (mut child, mut said) = client(&server, "waiting");
-    let here = ["fault_pages", "block_pages", "background_pages"];
-    server.wait_for("all pages", |server| {
-        here.iter()
-            .map(|counter| server.total(counter))
-            .sum::<u64>()
-            == PAGES
-    });
+    server.counts(&["fault_pages", "block_pages", "background_pages"], PAGES);
     let (status, log, _place) = server.end();
     assert_eq!(status.code(), Some(0), "{log}");
     drop(child.stdin.take());

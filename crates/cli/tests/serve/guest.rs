@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub fn expected(number: u64) -> [u8; PAGE_SIZE] {
     page
 }
 
-/// Does `work` in a thread of its own: a page that does not come is a failure and no test that hangs.
+/// Does `work` in a thread of its own: a page that does not come is a failure, and no test hangs.
 pub fn within_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (done, result) = channel();
     std::thread::spawn(move || done.send(work()));
@@ -42,6 +43,8 @@ pub struct Guest {
     pages: u64,
     pub uffd: Uffd,
     connection: Option<UnixStream>,
+    /// Some of it is unmapped, and may be memory of others by now.
+    torn: AtomicBool,
 }
 
 impl Guest {
@@ -63,6 +66,7 @@ impl Guest {
             pages,
             uffd,
             connection: None,
+            torn: AtomicBool::new(false),
         }
     }
 
@@ -128,17 +132,19 @@ impl Guest {
         unsafe { madvise(address as *mut c_void, len, Advice::LinuxDontNeed) }.unwrap();
     }
 
+    /// For good. What is left then is not unmapped at the end.
     pub fn unmap(&self, first: u64, pages: u64) {
+        self.torn.store(true, SeqCst);
         let (address, len) = (self.address(first), pages as usize * PAGE_SIZE);
         // SAFETY: pages of this mapping, which nobody touches any more.
         unsafe { munmap(address as *mut c_void, len) }.unwrap();
     }
 
-    /// Maps page `page`, which was unmapped, and registers it.
+    /// Maps page `page` anew, which unmaps what it was, and registers it.
     pub fn map_anew(&self, page: u64) {
         let (address, rights) = (self.address(page), ProtFlags::READ | ProtFlags::WRITE);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
-        // SAFETY: the place of a page of this mapping, where nothing is.
+        // SAFETY: the place of a page of this mapping, which is touched again by one thread only.
         unsafe { mmap_anonymous(address as *mut c_void, PAGE_SIZE, rights, flags) }.unwrap();
         let range = PageRange::one(PageNumber::containing(address));
         // SAFETY: one thread touches it, which is left waiting.
@@ -160,8 +166,11 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
+        if self.torn.load(SeqCst) {
+            return;
+        }
         let len = self.pages as usize * PAGE_SIZE;
-        // SAFETY: this mapping, or what is left of it; nobody has its address any more.
+        // SAFETY: this mapping, which is whole; nobody has its address any more.
         let _ = unsafe { munmap(self.base as *mut c_void, len) };
     }
 }

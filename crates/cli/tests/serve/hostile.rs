@@ -12,8 +12,8 @@ use super::{able, leaving, verify_all};
 
 const PAGES: u64 = 64;
 
-/// Says `said` in parts, with these descriptors at the first, and is refused with a message that has
-/// `why`.
+/// Says `said` in parts, with these descriptors at the first, and is refused with a message that
+/// has `why`.
 fn refused(server: &Server, said: &[&[u8]], descriptors: &[BorrowedFd<'_>], why: &str) {
     let before = server.status()["refused"].as_u64().unwrap();
     let connection = UnixStream::connect(server.socket()).unwrap();
@@ -181,10 +181,9 @@ fn faults_that_lead_nowhere_are_not_answered_for_ever() {
     guest.connect(&server.socket(), &[&said]);
     let guest = within_time(move || {
         guest.verify(0, 2, 0);
-        guest.unmap(8, 1);
+        guest.map_anew(8);
         guest
     });
-    guest.map_anew(8);
     // This one is left waiting, as it was told.
     std::thread::spawn(move || guest.read(8));
     server.wait_for("the message", |server| {

@@ -1,6 +1,6 @@
-//! `pagetide serve firecracker` with clients that do as Firecracker does: memory, a userfaultfd, one
-//! message. Clients that are to die are processes of their own (`deaths.rs`), the others threads
-//! here, so their servers are told to leave alone who lost a page.
+//! `pagetide serve firecracker` with clients that do as Firecracker does: memory, a userfaultfd,
+//! one message. Clients that are to die are processes of their own (`deaths.rs`), the others are
+//! threads here, so their servers are told to leave alone who lost a page.
 mod deaths;
 mod guest;
 mod hostile;
@@ -64,8 +64,7 @@ fn every_byte_is_the_images() {
         guest.verify(0, 250, 450);
         guest.verify(250, 350, 7);
     });
-    let (faults, neighbours) = (server.total("fault_pages"), server.total("block_pages"));
-    assert_eq!(faults + neighbours, 1300);
+    server.counts(&["fault_pages", "block_pages"], 1300);
     assert_eq!(server.total("lost_pages"), 0);
 }
 
@@ -143,7 +142,7 @@ fn what_a_balloon_takes_is_zeros_from_then_on() {
         });
         if options.is_empty() {
             // Every page once, however often.
-            assert_eq!(server.total("removed_pages"), 600);
+            server.counts(&["removed_pages"], 600);
         }
         drop(guest);
     }
@@ -158,7 +157,7 @@ fn a_page_that_was_given_up_does_not_come_back_under_readers() {
     const PAGES: u64 = 2000;
     let server = leaving(PAGES, &[]);
     give_up_under_readers(&server, PAGES);
-    assert_eq!(server.total("removed_pages"), PAGES / 4);
+    server.counts(&["removed_pages"], PAGES / 4);
     // Here the last may be given up when all pages have come, and nobody is told any more.
     give_up_under_readers(&leaving(PAGES, &["--prefetch-rate", "max"]), PAGES);
 }
@@ -218,8 +217,7 @@ fn sixteen_clients_are_served_at_once() {
             }
         });
     });
-    let brought = server.total("fault_pages") + server.total("block_pages");
-    assert_eq!(brought, 16 * PAGES);
+    server.counts(&["fault_pages", "block_pages"], 16 * PAGES);
 }
 
 #[test]
@@ -293,7 +291,7 @@ fn a_recorded_working_set_spares_a_later_start_its_faults() {
     let server = leaving(PAGES, &["--record", "set"]);
     let set = server.path("set");
     assert_eq!(touch(&server, &|_| {}), 200);
-    assert_eq!(server.total("fault_pages"), 200);
+    server.counts(&["fault_pages"], 200);
     let (status, log, place) = server.end();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(set.is_file());

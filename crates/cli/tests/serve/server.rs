@@ -86,6 +86,19 @@ impl Server {
         total.unwrap_or_else(|| panic!("no {counter} in {status}"))
     }
 
+    /// Waits until these counters, added up, are `sum`: a page is there before it is counted. They
+    /// do not go beyond it.
+    pub fn counts(&self, counters: &[&str], sum: u64) {
+        let now = || {
+            counters
+                .iter()
+                .map(|counter| self.total(counter))
+                .sum::<u64>()
+        };
+        self.wait_for(&format!("{sum} {counters:?}"), |_| now() >= sum);
+        assert_eq!(now(), sum, "{counters:?}");
+    }
+
     pub fn clients(&self) -> usize {
         self.status()["clients"].as_array().unwrap().len()
     }

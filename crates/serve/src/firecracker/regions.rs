@@ -55,7 +55,7 @@ impl Region {
         let image = image_pages.checked_mul(PAGE_SIZE as u64);
         let image = image.and_then(|image| image.checked_next_multiple_of(page));
         let end = offset.checked_add(size);
-        if !end.zip(image).is_some_and(|(end, image)| end <= image) {
+        if end.zip(image).is_none_or(|(end, image)| end > image) {
             return Err(format!(
                 "ends beyond the image, which has {image_pages} pages of 4096"
             ));

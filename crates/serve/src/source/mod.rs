@@ -45,8 +45,8 @@ pub trait Source: Debug + Send + Sync {
         buffer: &'b mut Buffer,
     ) -> Result<Piece<'b>, SourceError>;
 
-    /// Fills `into`, a whole number of pages, with the bytes from page `first` on; by a way that says
-    /// why it fails, also where the kernel cannot read a piece of [`Source::read`] (`EFAULT`).
+    /// Fills `into`, a whole number of pages, with the bytes from page `first` on; by a way that
+    /// says why it fails, also where the kernel cannot read a piece of [`Source::read`] (`EFAULT`).
     ///
     /// # Errors
     /// They cannot be read, or are damaged.

@@ -1,5 +1,5 @@
-//! A Pagetide snapshot with those it builds on: its pages are those of its regions, one region after
-//! the other.
+//! A Pagetide snapshot with those it builds on: its pages are those of its regions, one region
+//! after the other.
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -201,7 +201,7 @@ mod tests {
 
     #[allow(unsafe_code)]
     fn first_byte(at: *const u8) -> u8 {
-        // SAFETY: the address is in a piece of a snapshot, whose bytes are in memory of this test's.
+        // SAFETY: the address is in a piece of a snapshot, whose bytes are in this test's memory.
         unsafe { *at }
     }
 }
