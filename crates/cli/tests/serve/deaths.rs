@@ -138,11 +138,11 @@ fn who_loses_a_page_is_killed_and_others_are_not() {
     // It reads on, beyond what the image has now.
     drop(one.stdin.take());
     assert!(is_killed(one));
-    server.wait_for("the message", |server| {
-        server.log().contains("has become shorter")
+    server.wait_for("its end", |server| {
+        server.log().contains("the client was killed")
     });
     assert!(
-        server.log().contains("the client was killed"),
+        server.log().contains("has become shorter"),
         "{}",
         server.log()
     );
