@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use pagetide_pager::page::policy::Kind;
 
 use crate::bases::Bases;
+use crate::commands::serve::ServeCommand;
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;
 use crate::exit::{self, Exit};
@@ -134,6 +135,9 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Give other processes their pages: virtual machines that resume from an image
+    #[command(subcommand, after_help = exit::OF_SERVE)]
+    Serve(ServeCommand),
     /// Measure Pagetide beside its peers: hands over to pagetide-bench
     #[command(disable_help_flag = true)]
     Bench {

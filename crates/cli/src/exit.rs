@@ -19,6 +19,10 @@ pub const OF_SNAPSHOTS: &str = "Exit codes: 0 done; 1 diff: pages differ, or the
 /// Those of `store` and what is below it.
 pub const OF_STORES: &str =
     "Exit codes: 0 done; 2 wrong arguments; 4 the store or its server cannot be reached or used.";
+/// Those of `serve` and what is below it.
+pub const OF_SERVE: &str = "Exit codes: 0 ended by a signal; 1 it cannot listen on a socket; 2 \
+    wrong arguments; \
+     4 the image or the working set cannot be opened, or the recorded one cannot be saved.";
 /// Those of `lock`.
 pub const OF_LOCK: &str = "Exit codes: 0 done, or ended by a signal; 1 it could not be done; 2 \
     wrong arguments; \
@@ -59,8 +63,8 @@ impl Exit {
         (Exit::Ok, "done (run: the program exited with 0)"),
         (
             Exit::Failed,
-            "ps, stat, limit, top, metrics, locks: could not be done; doctor: run works, degraded; \
-             snapshot diff: pages differ",
+            "ps, stat, limit, top, metrics, locks, serve: could not be done; doctor: run works, \
+             degraded; snapshot diff: pages differ",
         ),
         (Exit::Usage, "wrong arguments"),
         (

@@ -85,6 +85,7 @@ pub fn main() -> u8 {
         Command::Lock(options) => commands::lock::lock(&options, &inherited),
         Command::Residency { json, files } => commands::residency::residency(&files, json),
         Command::Locks { pid, json } => commands::locks::locks(pid, json),
+        Command::Serve(command) => commands::serve::serve(&command),
         Command::Bench { arguments } => commands::bench::bench(&arguments),
         Command::Completions { shell } => commands::pages::completions(shell),
         Command::Man { directory } => commands::pages::man(directory.as_deref()),

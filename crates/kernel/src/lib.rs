@@ -18,6 +18,7 @@ pub mod own;
 pub mod page;
 pub mod pagemap;
 pub mod park;
+pub mod peer;
 pub mod probe;
 pub mod procfs;
 pub mod residency;

@@ -7,6 +7,7 @@ mod abi;
 mod descriptor;
 pub mod events;
 pub mod feature;
+mod foreign;
 mod message;
 mod moving;
 mod open;
@@ -14,6 +15,7 @@ mod rwp;
 
 pub use abi::{Progress, Stop};
 pub use descriptor::Uffd;
+pub use foreign::ForeignError;
 pub use message::{Event, Message};
 pub(crate) use open::open_by_syscall;
 pub use open::{OpenError, open, open_device, open_for_user_mode};

@@ -7,12 +7,14 @@ pub mod metrics;
 pub mod pages;
 pub mod ps;
 pub mod residency;
+pub mod serve;
 pub mod snapshot;
 pub mod stat;
 pub mod store;
 
 use std::io::Write as _;
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::bases::Bases;
@@ -66,4 +68,11 @@ pub fn print(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(Exit::Failed, format!("stdout cannot be written ({error})")))
+}
+
+/// As many descriptors as this process may ask for.
+pub fn raise_descriptor_limit() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    let _ = setrlimit(Resource::Nofile, limit);
 }

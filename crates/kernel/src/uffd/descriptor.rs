@@ -46,6 +46,11 @@ impl Uffd {
         })
     }
 
+    /// A descriptor that its owner has negotiated `features` for.
+    pub(super) fn enabled(fd: OwnedFd, features: u64) -> Uffd {
+        Uffd { fd, features }
+    }
+
     /// The features negotiated.
     pub fn features(&self) -> u64 {
         self.features

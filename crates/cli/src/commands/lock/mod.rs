@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::args::{Lock, LockMode};
 use crate::exit::{Exit, Failure};
@@ -59,9 +58,7 @@ pub fn lock(options: &Lock, inherited: &Inherited) -> Result<u8, Failure> {
 /// Files share one limit; each has a descriptor.
 fn raise_limits() {
     crate::launch::locked::raise_limit();
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    let _ = setrlimit(Resource::Nofile, limit);
+    super::raise_descriptor_limit();
 }
 
 fn announce(options: &Lock, files: usize, bytes: u64) -> Result<(), Failure> {

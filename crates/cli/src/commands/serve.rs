@@ -1,0 +1,200 @@
+//! `pagetide serve`: pages for other processes, which hand over a userfaultfd.
+use std::io::Write as _;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand, ValueEnum};
+use pagetide::track::WorkingSet;
+use pagetide_serve::ending::Ending;
+use pagetide_serve::plan::{self, Plan};
+use pagetide_serve::record::Recorder;
+use pagetide_serve::server::{Server, Setup, listen};
+use pagetide_serve::source::{self, Source};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::exit::{Exit, Failure};
+use crate::size::Bytes;
+
+/// Clients at a time: each has a thread and three descriptors.
+const CLIENTS_MAX: usize = 1024;
+
+/// Whom to serve.
+#[derive(Debug, Subcommand)]
+pub enum ServeCommand {
+    /// Give microVMs that Firecracker resumes from a snapshot their memory, as they touch it
+    #[command(long_about = FIRECRACKER_ABOUT, after_help = crate::exit::OF_SERVE)]
+    Firecracker(Firecracker),
+}
+
+const FIRECRACKER_ABOUT: &str = "\
+Give microVMs that Firecracker resumes from a snapshot their memory, as they touch it.
+
+SOCKET is what Firecracker is given as the path of a Uffd memory backend. Any number of microVMs \
+resume from one image at a time. What a guest gives up (a balloon) reads as zeros afterwards.
+
+The command serves until SIGTERM or SIGINT. MicroVMs that miss pages then are ended, or left to \
+wait for ever, as --on-loss says; those that have all their pages go on.";
+
+/// Options of `serve firecracker`.
+#[derive(Debug, Args)]
+pub struct Firecracker {
+    /// Where to listen: a Unix socket. One that nobody listens on any more is replaced
+    pub socket: PathBuf,
+    /// The memory to resume from: Firecracker's memory file, or a snapshot of Pagetide's
+    pub source: PathBuf,
+    /// Bring the pages that nobody waits for as well: so many bytes a second for each microVM
+    /// (64M), or as fast as can be (max). Without it they come when they are touched
+    #[arg(long, value_name = "RATE|max", value_parser = rate)]
+    pub prefetch_rate: Option<plan::Rate>,
+    /// What to do with a microVM of which a page cannot be had: it is ended with SIGKILL, or the
+    /// processor that waits for the page is left waiting
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "kill")]
+    pub on_loss: OnLoss,
+    /// Record which pages are waited for, and in which order, to FILE. Pages come one by one then
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["replay", "prefetch_rate"])]
+    pub record: Option<PathBuf>,
+    /// Bring the pages in FILE, which --record wrote for this image, as soon as a microVM connects
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+    /// Say what is done to everyone who connects to this Unix socket, as a JSON object
+    #[arg(long, value_name = "SOCKET")]
+    pub status: Option<PathBuf>,
+}
+
+/// What to do with a client of which a page cannot be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OnLoss {
+    /// End it with SIGKILL
+    Kill,
+    /// Leave the thread waiting that touched the page
+    Leave,
+}
+
+impl From<OnLoss> for plan::OnLost {
+    fn from(on_loss: OnLoss) -> plan::OnLost {
+        match on_loss {
+            OnLoss::Kill => plan::OnLost::Kill,
+            OnLoss::Leave => plan::OnLost::Leave,
+        }
+    }
+}
+
+fn rate(text: &str) -> Result<plan::Rate, String> {
+    if text == "max" {
+        return Ok(plan::Rate::Unlimited);
+    }
+    match pagetide_store::parse_size(text) {
+        Ok(0) => Err("a rate of 0 brings nothing; leave the option out for that".to_owned()),
+        Ok(bytes) => Ok(plan::Rate::BytesPerSecond(bytes)),
+        Err(error) => Err(format!("{error}, for bytes a second; or max")),
+    }
+}
+
+/// Serves until it is told to end.
+pub fn serve(command: &ServeCommand) -> Result<u8, Failure> {
+    match command {
+        ServeCommand::Firecracker(options) => firecracker(options),
+    }
+}
+
+fn firecracker(options: &Firecracker) -> Result<u8, Failure> {
+    super::raise_descriptor_limit();
+    let failed = |error: std::io::Error| Failure::new(Exit::Failed, format!("signals: {error}"));
+    let ending = Ending::new().map_err(|errno| failed(errno.into()))?;
+    let ending = end_at_signals(ending).map_err(failed)?;
+    let store = |message: String| Failure::new(Exit::Store, message);
+    let source = source::open(&options.source).map_err(|error| store(error.to_string()))?;
+    let setup = setup(options, &source)?;
+    let listener = listening(&options.socket)?;
+    let status = options.status.as_deref().map(listening).transpose();
+    let status = status.inspect_err(|_| drop(std::fs::remove_file(&options.socket)))?;
+    let server = Server::new(listener, setup, ending)
+        .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
+    if let Some(listener) = status {
+        let status = server.status();
+        std::thread::spawn(move || status.answer(&listener));
+    }
+    let (image, socket) = (options.source.display(), options.socket.display());
+    let size = Bytes(source.pages() * pagetide_kernel::PAGE_SIZE as u64);
+    told(&format!("{image} ({size}) is served at {socket}"));
+    let result = server.run();
+    for socket in [Some(&options.socket), options.status.as_ref()]
+        .into_iter()
+        .flatten()
+    {
+        let _ = std::fs::remove_file(socket);
+    }
+    result.map_err(|error| store(format!("--record: the working set is not saved: {error}")))?;
+    Ok(Exit::Ok.code())
+}
+
+fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failure> {
+    let refused =
+        |option: &str, what: String| Failure::new(Exit::Store, format!("{option}: {what}"));
+    let replayed = options
+        .replay
+        .as_ref()
+        .map(|path| WorkingSet::load(path, source.id()));
+    let working_set = replayed.transpose();
+    let working_set = working_set.map_err(|error| refused("--replay", error.to_string()))?;
+    if let Some(path) = &options.record {
+        let directory = path.parent().filter(|parent| *parent != Path::new(""));
+        if !directory.unwrap_or(Path::new(".")).is_dir() || path.is_dir() {
+            let text = format!("{} cannot be written there", path.display());
+            return Err(refused("--record", text));
+        }
+    }
+    let recorder = options.record.as_ref();
+    let recorder = recorder.map(|path| Recorder::new(path, source.id(), source.pages()));
+    Ok(Setup {
+        source: Arc::clone(source),
+        plan: Plan {
+            rate: options.prefetch_rate.unwrap_or_default(),
+            on_lost: options.on_loss.into(),
+            working_set: working_set.map(Arc::new),
+            ..Plan::default()
+        },
+        recorder,
+        clients_max: CLIENTS_MAX,
+        say: Arc::new(told),
+    })
+}
+
+fn told(text: &str) {
+    // A closed stderr leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "pagetide: {text}");
+}
+
+fn listening(path: &Path) -> Result<UnixListener, Failure> {
+    listen(path).map_err(|error| {
+        let next = match error.kind() {
+            std::io::ErrorKind::AddrInUse => "; somebody listens there, or it is another file",
+            _ => "",
+        };
+        Failure::new(Exit::Failed, format!("{}: {error}{next}", path.display()))
+    })
+}
+
+/// Has SIGINT, SIGTERM and SIGHUP bring the end.
+fn end_at_signals(ending: Ending) -> std::io::Result<Arc<Ending>> {
+    let ending = Arc::new(ending);
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+    let told = Arc::clone(&ending);
+    std::thread::Builder::new().spawn(move || signals.forever().for_each(|_| told.come()))?;
+    Ok(ending)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_sizes_or_max() {
+        assert_eq!(rate("64M"), Ok(plan::Rate::BytesPerSecond(64 << 20)));
+        assert_eq!(rate("max"), Ok(plan::Rate::Unlimited));
+        assert!(rate("0").unwrap_err().contains("leave the option out"));
+        assert!(rate("fast").unwrap_err().contains("or max"));
+    }
+}

@@ -1,0 +1,26 @@
+//! Pages for other processes: whoever hands over a userfaultfd is served from an image.
+//!
+//! A client is a process whose memory is registered with a userfaultfd that it sent here, with the
+//! places of its memory in an image ([`source`]): Firecracker, when it resumes a microVM
+//! ([`firecracker`]). [`server::Server`] takes connections; each client has a thread
+//! ([`client::Client`]) and shares nothing with others but the image, so what one does, or how it
+//! ends, is nothing to another.
+//!
+//! The command is `pagetide serve`.
+// Inner documentation, read with the source: it names what is private.
+#![allow(rustdoc::private_intra_doc_links)]
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+mod bits;
+pub mod client;
+pub mod counters;
+pub mod ending;
+mod fill;
+pub mod firecracker;
+mod install;
+pub mod memory;
+pub mod plan;
+pub mod record;
+pub mod server;
+pub mod source;
+pub mod status;

@@ -1,0 +1,213 @@
+//! A raw image: a file, or a device, whose bytes are those of memory, in order.
+//!
+//! It is mapped, and the kernel copies from its page cache into a client's memory: one copy, no
+//! buffer, and one cache for all clients of an image. Where the file has become shorter, or a block
+//! cannot be read, the kernel's copy fails and nothing is killed by a signal.
+#![allow(unsafe_code)] // mmap and munmap of the file; no reference to its bytes is ever made
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom};
+use std::marker::PhantomData;
+use std::os::unix::fs::FileExt as _;
+use std::ptr::null_mut;
+
+use pagetide_kernel::PAGE_SIZE;
+use pagetide_track::SnapshotId;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use xxhash_rust::xxh3::Xxh3;
+
+use super::{Buffer, Bytes, Piece, Source, SourceError};
+
+/// Most pages in one piece: the kernel's copy of more would keep events waiting.
+const PIECE_PAGES: u64 = 512;
+/// Pages looked at for the image's id.
+const SAMPLES: u64 = 64;
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct RawFile {
+    file: File,
+    base: *mut c_void,
+    len: u64,
+    id: SnapshotId,
+}
+
+// SAFETY: the pointer is to a read-only mapping that this struct owns and never reads itself; any
+// thread may hand its address to the kernel.
+unsafe impl Send for RawFile {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for RawFile {}
+
+impl RawFile {
+    /// Maps all of `file`, as long as it is now.
+    ///
+    /// # Errors
+    /// It is empty, or cannot be mapped or read.
+    pub fn of(mut file: File) -> io::Result<RawFile> {
+        let len = file.seek(SeekFrom::End(0))?;
+        if len == 0 {
+            let text = "it is empty, and no image of memory";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let mapped = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe {
+            mmap(
+                null_mut(),
+                mapped,
+                ProtFlags::READ,
+                MapFlags::SHARED,
+                &file,
+                0,
+            )
+        }?;
+        let id = SnapshotId::NONE;
+        let mut raw = RawFile {
+            file,
+            base,
+            len,
+            id,
+        };
+        raw.id = raw.sampled()?;
+        Ok(raw)
+    }
+
+    /// An id by length and some pages of it: reading all of an image would cost more than what a
+    /// working set saves.
+    fn sampled(&self) -> io::Result<SnapshotId> {
+        let mut hash = Xxh3::new();
+        hash.update(&self.len.to_le_bytes());
+        let mut page = [0; PAGE_SIZE];
+        let step = (self.pages() / SAMPLES).max(1);
+        for number in (0..self.pages()).step_by(step as usize) {
+            self.read_zero_extended(number, &mut page)?;
+            hash.update(&page);
+        }
+        Ok(SnapshotId(hash.digest128().to_le_bytes()))
+    }
+
+    /// Reads from page `first` on; what is beyond the end it had when it was opened is zeros.
+    fn read_zero_extended(&self, first: u64, into: &mut [u8]) -> io::Result<()> {
+        let offset = first * PAGE_SIZE as u64;
+        let there = self.len.saturating_sub(offset).min(into.len() as u64) as usize;
+        self.file.read_exact_at(&mut into[..there], offset)?;
+        into[there..].fill(0);
+        Ok(())
+    }
+}
+
+impl Drop for RawFile {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this struct's, and pieces of it borrow it.
+        let _ = unsafe { munmap(self.base, self.len as usize) };
+    }
+}
+
+impl Source for RawFile {
+    fn pages(&self) -> u64 {
+        self.len.div_ceil(PAGE_SIZE as u64)
+    }
+
+    fn id(&self) -> SnapshotId {
+        self.id
+    }
+
+    fn read<'b>(
+        &'b self,
+        first: u64,
+        most: u64,
+        _: &'b mut Buffer,
+    ) -> Result<Piece<'b>, SourceError> {
+        let pages = self
+            .pages()
+            .saturating_sub(first)
+            .min(most)
+            .min(PIECE_PAGES);
+        if pages == 0 {
+            return Ok(Piece::Zeros(most));
+        }
+        // Within the mapping; the kernel fills the rest of the last page with zeros.
+        let address = self
+            .base
+            .cast::<u8>()
+            .wrapping_add(first as usize * PAGE_SIZE);
+        Ok(Piece::Bytes(Bytes {
+            address,
+            pages,
+            lives: PhantomData,
+        }))
+    }
+
+    fn read_into(&self, first: u64, into: &mut [u8], _: &mut Buffer) -> Result<(), SourceError> {
+        let told = |error: io::Error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                format!("the image has become shorter than its {} bytes", self.len)
+            }
+            _ => format!("the image cannot be read: {error}"),
+        };
+        let result = self.read_zero_extended(first, into);
+        result.map_err(|error| SourceError(told(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write as _;
+
+    fn image(bytes: &[u8]) -> RawFile {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        RawFile::of(file).unwrap()
+    }
+
+    fn bytes_of(piece: Piece<'_>) -> Vec<u8> {
+        match piece {
+            Piece::Zeros(pages) => vec![0; pages as usize * PAGE_SIZE],
+            Piece::Bytes(bytes) => {
+                let len = bytes.pages() as usize * PAGE_SIZE;
+                // SAFETY: the test's file is as long as its mapping, and nobody changes it.
+                unsafe { std::slice::from_raw_parts(bytes.address(), len) }.to_vec()
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_part_of_a_page_is_extended_with_zeros() {
+        let source = image(&[7; PAGE_SIZE + 10]);
+        assert_eq!(source.pages(), 2);
+        let mut expected = vec![7; 10];
+        expected.resize(PAGE_SIZE, 0);
+        let mut buffer = Buffer::default();
+        assert_eq!(bytes_of(source.read(1, 9, &mut buffer).unwrap()), expected);
+        let mut again = vec![1; 2 * PAGE_SIZE];
+        source.read_into(1, &mut again, &mut buffer).unwrap();
+        let (last, beyond) = again.split_at(PAGE_SIZE);
+        assert_eq!((last, beyond), (&expected[..], &[0; PAGE_SIZE][..]));
+        assert!(matches!(
+            source.read(2, 3, &mut buffer),
+            Ok(Piece::Zeros(3))
+        ));
+    }
+
+    #[test]
+    fn an_image_that_shrinks_is_an_error_and_says_so() {
+        let source = image(&[7; 4 * PAGE_SIZE]);
+        source.file.set_len(PAGE_SIZE as u64).unwrap();
+        let (mut buffer, mut page) = (Buffer::default(), [0; PAGE_SIZE]);
+        let error = source.read_into(2, &mut page, &mut buffer).unwrap_err();
+        assert!(error.to_string().contains("shorter"), "{error}");
+        assert!(source.read_into(0, &mut page, &mut buffer).is_ok());
+    }
+
+    #[test]
+    fn images_are_told_apart_by_their_ids() {
+        let mut other = vec![7; 3 * PAGE_SIZE];
+        let one = image(&other).id();
+        assert_eq!(image(&other).id(), one);
+        other[PAGE_SIZE + 5] = 8;
+        assert_ne!(image(&other).id(), one);
+        let empty = RawFile::of(tempfile::tempfile().unwrap()).unwrap_err();
+        assert!(empty.to_string().contains("empty"));
+    }
+}
