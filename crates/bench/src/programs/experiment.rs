@@ -150,6 +150,10 @@ impl<'a> Bench<'a> {
         if let Some(failure) = alone.failures.first() {
             return Err(Error::other(format!("alone: {}", failure.text())));
         }
+        let measuring = match self.plan.measure {
+            true => Some(sides.next().ok_or_else(missing)?),
+            false => None,
+        };
         let mut rows = Vec::new();
         for share in &self.plan.share {
             let pagetide = sides.next().ok_or_else(missing)?;
@@ -174,6 +178,7 @@ impl<'a> Bench<'a> {
             what: program.what,
             peak_bytes: peak,
             alone,
+            measuring,
             rows,
         })
     }
@@ -206,6 +211,10 @@ impl<'a> Bench<'a> {
             Box::new(Environment::new(name, home, self.plan.timeout))
         };
         let mut all: Systems<'static, _, _> = vec![new("alone", Home::Alone)];
+        if self.plan.measure {
+            let home = Home::Measuring(self.pagetide.clone(), Bound::Fits.of(peak));
+            all.push(new("measured", home));
+        }
         for share in &self.plan.share {
             let budget = share.of(peak);
             let name = format!("under pagetide, {share}");

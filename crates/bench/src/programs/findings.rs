@@ -1,6 +1,8 @@
 //! What one run of a program finds, in whatever environment.
 use serde::{Deserialize, Serialize};
 
+use super::expectation::Need;
+
 /// One run.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Findings {
@@ -20,6 +22,8 @@ pub struct Findings {
     /// The most memory in all: resident and in the store of the largest process, or the cgroup's
     /// peak and the memory of zram.
     pub memory_bytes: Option<u64>,
+    /// How much memory its largest process needs, where that was measured.
+    pub need: Option<Need>,
     /// Digest and length of the output.
     pub output: String,
     /// How it ended; nothing if well.

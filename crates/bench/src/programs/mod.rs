@@ -5,6 +5,7 @@
 //! What a program would choose by the memory it finds (the heap of Java, the sort buffer) is said
 //! to it in its [`catalogue`], so that it is the same program everywhere.
 pub mod catalogue;
+mod expectation;
 pub mod experiment;
 mod findings;
 mod inputs;

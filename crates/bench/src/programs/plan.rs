@@ -34,6 +34,10 @@ pub struct Plan {
     /// Do not measure under the kernel's swap, which needs root
     #[arg(long)]
     pub no_swap: bool,
+    /// Also measure how much memory each program needs, and compare the times expected with less
+    /// with those found
+    #[arg(long)]
+    pub measure: bool,
     /// Install nothing: skip a program that lacks something
     #[arg(long)]
     pub no_install: bool,

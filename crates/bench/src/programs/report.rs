@@ -43,6 +43,9 @@ pub fn text(results: &Results) -> String {
         out += &means(summary);
         out += &failures(&results.programs, at);
     }
+    if results.programs.iter().any(|p| p.measuring.is_some()) {
+        out += &expectations(&results.programs);
+    }
     for (what, why) in &results.not_measured {
         out += &format!("\nNOT MEASURED: {what}: {why}\n");
     }
@@ -146,6 +149,39 @@ fn fits(programs: &[Measured], at: usize) -> String {
         ]);
     }
     format!("\nfits: a budget of 8 GiB, or twice the peak, against the program alone\n{table}\n")
+}
+
+/// The table of times expected and found, over those with room for all, and the mean error.
+fn expectations(programs: &[Measured]) -> String {
+    let mut table = Table::new(&["", "share", "expected", "found", "error"]);
+    let mut errors = Vec::new();
+    for program in programs {
+        let measuring = program.measuring.as_ref().and_then(|side| side.survived());
+        let need = measuring.and_then(|findings| findings.need.as_ref());
+        let alone = program.alone.survived().map(|alone| alone.wall_seconds);
+        for row in &program.rows {
+            let expected = need.and_then(|need| need.expected_time(row.resident_bytes));
+            let found = row.pagetide.survived().zip(alone);
+            let found = found.map(|(side, alone)| side.wall_seconds / alone);
+            let error = expected.zip(found);
+            let error = error.map(|(expected, found)| (expected - found).abs() / found);
+            errors.extend(error);
+            table.row([
+                program.name.to_owned(),
+                row.share.to_string(),
+                cell(expected, 2),
+                cell(found, 2),
+                cell(error, 2),
+            ]);
+        }
+    }
+    let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+    format!(
+        "\ntime over alone, as `run --measure` expected it and as it was found\n{table}\nmean \
+         error {:.0} % of {}\n",
+        100.0 * mean,
+        errors.len()
+    )
 }
 
 fn means(summary: &Summary) -> String {

@@ -30,6 +30,8 @@ pub struct Measured {
     /// The most anonymous memory of its largest process, alone, looked at every millisecond.
     pub peak_bytes: u64,
     pub alone: Side,
+    /// With room for all, while it is measured how much memory it needs.
+    pub measuring: Option<Side>,
     pub rows: Vec<Row>,
 }
 

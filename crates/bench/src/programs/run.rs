@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use pagetide_pager::report::Statistics;
 
+use super::expectation::Need;
 use super::findings::{Failure, Findings};
 use super::inputs::Ready;
 use super::kernel_swap::KernelSwap;
@@ -28,6 +29,8 @@ pub enum Home {
     Alone,
     /// The budget of `pagetide run`, the command, in bytes.
     Pagetide(PathBuf, u64),
+    /// The same, with room for all, while it is measured how much it needs.
+    Measuring(PathBuf, u64),
     /// A memory cgroup that may hold so many bytes.
     Swap(Rc<KernelSwap>, u64),
 }
@@ -46,16 +49,8 @@ impl Environment {
         let stats = ready.directory.join("stats");
         let before: Vec<OsString> = match &self.home {
             Home::Alone => Vec::new(),
-            Home::Pagetide(pagetide, budget) => vec![
-                pagetide.into(),
-                "run".into(),
-                "--quiet".into(),
-                "--resident".into(),
-                budget.to_string().into(),
-                "--stats".into(),
-                (&stats).into(),
-                "--".into(),
-            ],
+            Home::Pagetide(pagetide, budget) => words(pagetide, *budget, &stats, &[]),
+            Home::Measuring(pagetide, budget) => words(pagetide, *budget, &stats, &["--measure"]),
             Home::Swap(swap, _) => swap.words(),
         };
         let own = ready.command.iter().map(OsString::from);
@@ -75,7 +70,7 @@ impl Environment {
         };
         let ended = process::run(order)?;
         let mut findings = findings(&ended, &errors);
-        if let Home::Pagetide(..) = self.home {
+        if let Home::Pagetide(..) | Home::Measuring(..) = self.home {
             count(&mut findings, &stats)?;
         }
         if let Some((swap, before)) = counted {
@@ -101,6 +96,16 @@ impl System<Ready> for Environment {
     fn run(&mut self, ready: &Ready) -> Result<Findings> {
         self.run_once(ready, false).map(|(findings, _)| findings)
     }
+}
+
+/// Before a program's own: `pagetide run`, with `options` besides the usual ones.
+fn words(pagetide: &Path, budget: u64, stats: &Path, options: &[&str]) -> Vec<OsString> {
+    let budget = budget.to_string();
+    let mut words: Vec<OsString> = vec![pagetide.into()];
+    words.extend(["run", "--quiet", "--resident", &budget].map(OsString::from));
+    words.extend(options.iter().map(OsString::from));
+    words.extend(["--stats".into(), stats.into(), "--".into()]);
+    words
 }
 
 fn command(mut words: impl Iterator<Item = OsString>) -> Result<Command> {
@@ -134,6 +139,12 @@ fn findings(ended: &Ended, errors: &Path) -> Findings {
     }
 }
 
+/// What a line of `--stats` has beside the counters.
+#[derive(serde::Deserialize)]
+struct WithNeed {
+    need: Option<Need>,
+}
+
 /// Adds what the pager says of all processes of the run, in the file of `--stats`.
 fn count(findings: &mut Findings, stats: &Path) -> Result<()> {
     let text = std::fs::read_to_string(stats)
@@ -142,6 +153,9 @@ fn count(findings: &mut Findings, stats: &Path) -> Result<()> {
         .lines()
         .map(|line| serde_json::from_str(line).map_err(Error::other))
         .collect::<Result<Vec<Statistics>>>()?;
+    let needs: Vec<Need> = (text.lines())
+        .filter_map(|line| serde_json::from_str::<WithNeed>(line).ok()?.need)
+        .collect();
     let sum = |field: fn(&Statistics) -> u64| Some(processes.iter().map(field).sum());
     findings.demand_pages = sum(|s| s.fetched_pages.saturating_sub(s.prefetched_pages));
     findings.ahead_pages = sum(|s| s.prefetched_pages);
@@ -151,5 +165,8 @@ fn count(findings: &mut Findings, stats: &Path) -> Result<()> {
         .iter()
         .map(|s| s.resident_bytes_max + s.store_bytes_max);
     findings.memory_bytes = memory.max();
+    findings.need = needs
+        .into_iter()
+        .max_by(|a, b| a.in_use_bytes_max.total_cmp(&b.in_use_bytes_max));
     Ok(())
 }

@@ -53,7 +53,7 @@ mod tests {
             (&["--stats", "x"], "pagetide stat"),
             (&["--plot", "x"], "pagetide metrics"),
             (&["--trace", "x"], "--trace"),
-            (&["--measure"], "pagetide stat"),
+            (&["--measure", "--quiet"], "pagetide stat"),
             (&["--store", "valkey://h"], "NotifyAccess=all"),
             (&["--store", "ram:?max=1M&then=memcached://h"], "leases"),
         ] {

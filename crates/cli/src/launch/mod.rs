@@ -107,16 +107,22 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     if let Err(failure) = outputs.write(&outcome, &recorder, budget_bytes) {
         say(&failure.message);
     }
-    if options.measure {
-        say_need(&outcome);
+    if !options.quiet {
+        say_summary(&outcome, options.measure);
     }
-    if !options.quiet
-        && io::stderr().is_terminal()
+    Ok(outcome.code(ended))
+}
+
+/// How much memory was needed, if that was measured, and how the run went.
+fn say_summary(outcome: &Outcome, measured: bool) {
+    if measured {
+        say_need(outcome);
+    }
+    if io::stderr().is_terminal()
         && let Some(summary) = outcome.summary()
     {
         say(&summary);
     }
-    Ok(outcome.code(ended))
 }
 
 /// How much memory the run's largest process needs.

@@ -122,13 +122,8 @@ impl Outcome {
                 printable(reason)
             ));
         }
-        for (pid, reason) in self.ungoverned.iter().filter(|_| warnings) {
-            let reason = printable(reason);
-            lines.push(format!(
-                "process {pid} was not governed: {reason}; it ran with all the memory it asked for"
-            ));
-        }
         if warnings {
+            lines.extend(self.ungoverned());
             lines.extend(started::told(&self.governed));
             lines.extend(self.successors_missing());
         }
@@ -153,6 +148,29 @@ impl Outcome {
         lines
     }
 
+    /// Of descendants without an agent: what to say, once for each reason.
+    fn ungoverned(&self) -> Vec<String> {
+        let is_first = |index: usize, reason: &str| {
+            let mut before = self.ungoverned[..index].iter();
+            before.all(|(_, other)| other != reason)
+        };
+        let all = self.ungoverned.iter().enumerate();
+        let firsts = all.filter(|(index, (_, reason))| is_first(*index, reason));
+        let told = firsts.map(|(_, (pid, reason))| {
+            let alike = self.ungoverned.iter().filter(|(_, other)| other == reason);
+            let more = match alike.count() {
+                1 => String::new(),
+                several => format!(", and so were {} more", several - 1),
+            };
+            let reason = printable(reason);
+            format!(
+                "process {pid} was not governed{more}: {reason}; it ran with all the memory it \
+                 asked for"
+            )
+        });
+        told.collect()
+    }
+
     /// Of processes without counters: what to say.
     fn uncounted(&self) -> Option<String> {
         let (pid, reason) = self.uncounted.first()?;
@@ -168,13 +186,20 @@ impl Outcome {
 
     /// Of daemons and other processes that go on: what to say.
     fn left_running(&self) -> Option<String> {
-        let first = self.left_running.first()?;
+        // One that was ended for a loss is on its way.
+        let is_ended = |process: &&Governed| {
+            let is_lost = self.lost.iter().any(|(pid, _)| *pid == process.pid);
+            is_lost || process.reading.loss.is_some()
+        };
+        let all = self.left_running.iter();
+        let going_on: Vec<&Governed> = all.filter(|process| !is_ended(process)).collect();
+        let first = going_on.first()?;
         let named = format!(
             "process {} ({})",
             first.pid,
             printable(&first.reading.statistics.command)
         );
-        Some(match self.left_running.len() {
+        Some(match going_on.len() {
             1 => format!("{named} goes on, and is governed: `pagetide ps` lists it"),
             several => format!(
                 "{named} and {} more go on, and are governed: `pagetide ps` lists them",
@@ -388,6 +413,39 @@ mod tests {
         let lines = outcome.messages(Ended::Exited(0), false);
         assert!(lines[0].starts_with("process 9 (sort big): data were lost: page at 0x1000"));
         assert!(lines[0].contains("--store"));
+    }
+
+    #[test]
+    fn one_that_was_ended_for_a_loss_does_not_go_on() {
+        let outcome = Outcome {
+            left_running: vec![process(9, Some(Loss::Page), "data were lost")],
+            ..Outcome::default()
+        };
+        assert_eq!(outcome.left_running(), None);
+        let outcome = Outcome {
+            left_running: vec![process(9, None, ""), process(10, None, "")],
+            lost: vec![(9, "data were lost".into())],
+            ..Outcome::default()
+        };
+        let told = outcome.left_running().unwrap();
+        assert!(told.starts_with("process 10 (sort big) goes on"), "{told}");
+    }
+
+    #[test]
+    fn who_was_not_governed_for_one_reason_is_told_of_once() {
+        let notes = [
+            (9, "few descriptors"),
+            (10, "no space"),
+            (11, "few descriptors"),
+        ];
+        let outcome = Outcome {
+            ungoverned: notes.map(|(pid, reason)| (pid, reason.to_owned())).to_vec(),
+            ..Outcome::default()
+        };
+        let told = outcome.ungoverned();
+        assert_eq!(told.len(), 2);
+        assert!(told[0].starts_with("process 9 was not governed, and so were 1 more: few"));
+        assert!(told[1].starts_with("process 10 was not governed: no space"));
     }
 
     #[test]

@@ -32,8 +32,8 @@ int main(int argc, char **argv)
 	for (size_t at = 0; at < seldom; at += 8)
 		*(uint64_t *)(second + at) = random_number() & 0xffff;
 	for (long round = 0; round < rounds; round++) {
-		for (size_t at = 0; at < often; at += 512)
-			for (int step = 0; step < 100; step++)
+		for (size_t at = 0; at < often; at += 4096)
+			for (int step = 0; step < 16; step++)
 				sum = sum * 31 + first[(at + sum) % often];
 		for (long page = 0; page < pages; page++)
 			sum += second[random_number() % seldom]++;

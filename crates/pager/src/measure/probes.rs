@@ -8,15 +8,15 @@ use pagetide_kernel::sync::now_ns;
 
 use crate::protocol::measured::{MeasuredCells, OpenLooks, Seen};
 
+/// The most pages in the sample.
+pub const SAMPLE_MAX: usize = 4096;
 /// Places for pages with open looks: four for each page of a sample.
-const PLACES: usize = 4 * super::rounds::SAMPLE_MAX;
+const PLACES: usize = 4 * SAMPLE_MAX;
 /// Neighbours are in a sample together, so many pages: a program that uses them in order is then
 /// served as it would be with less memory, pages read ahead included.
 const BLOCK_SHIFT: u32 = 4;
 /// Of a page looked at very often in vain, so many looks are counted, each for several.
 const COUNTED_MAX: u64 = 64;
-/// The hash's range, of which the sample is what lies below a bound.
-const HASH_BITS: u32 = 32;
 
 /// A number that says nothing of where the page lies (the finisher of MurmurHash3).
 pub fn hash(page: PageNumber) -> u64 {
@@ -31,9 +31,17 @@ pub fn block_hash(page: PageNumber) -> u64 {
     hash(PageNumber(page.0 >> BLOCK_SHIFT))
 }
 
-/// Whether one block in `one_in` has such a hash.
-pub fn is_sampled(block_hash: u64, one_in: u64) -> bool {
-    (block_hash >> (64 - HASH_BITS)) < (1 << HASH_BITS) / one_in.max(1)
+/// Whether the page's block is that one of `one_in` neighbouring blocks, a power of two, that is in
+/// the sample: of each two it is one by a hash, of each two such pairs it is one of them, and so
+/// on. So any part of the memory is in the sample in proportion, and a smaller sample is part of a
+/// larger one.
+pub fn is_sampled(page: PageNumber, one_in: u64) -> bool {
+    let block = page.0 >> BLOCK_SHIFT;
+    (1..=one_in.max(1).trailing_zeros()).all(|level| {
+        let group = block >> level;
+        let half = hash(PageNumber(group << 6 | u64::from(level))) & 1;
+        block >> (level - 1) & 1 == half
+    })
 }
 
 /// A page with open looks. Written by the evictor, but for `used_ns`.
@@ -115,7 +123,7 @@ impl Probes {
         self.on.store(on, SeqCst);
     }
 
-    /// One page in so many is in the sample.
+    /// One page in so many, a power of two, is in the sample.
     pub fn one_in(&self) -> u64 {
         self.one_in.load(Relaxed).max(1)
     }
@@ -145,7 +153,7 @@ impl Probes {
     /// `page` was brought back by a fault. May be called in a signal handler.
     #[inline]
     pub fn note_use(&self, page: PageNumber) {
-        if self.is_on() && is_sampled(block_hash(page), self.one_in()) {
+        if self.is_on() && is_sampled(page, self.one_in()) {
             self.note_use_at(page, now_ns());
         }
     }
@@ -222,7 +230,7 @@ impl Probes {
             .filter(|(page, _)| page.0 != 0)
             .collect();
         for (page, [used, first, last, count]) in all {
-            if !is_sampled(block_hash(page), self.one_in()) || count == 0 {
+            if !is_sampled(page, self.one_in()) || count == 0 {
                 continue;
             }
             if keep(page) == Whereabouts::Gone {

@@ -4,11 +4,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::PageNumber;
 
-use super::probes::{Probes, Whereabouts, block_hash, hash, is_sampled};
+use super::probes::{Probes, SAMPLE_MAX, Whereabouts, block_hash, hash, is_sampled};
 use crate::protocol::measured::{MeasuredCells, OpenLooks};
 
-/// The most pages in the sample.
-pub const SAMPLE_MAX: usize = 4096;
 /// How often looks are begun.
 pub const TICK_NS: u64 = 10_000_000;
 /// The most looks begun at once: each may take a page out, and cost the program a fault.
@@ -21,8 +19,9 @@ const PART_NS: u64 = 250_000_000;
 const PUBLISH_TICKS: u64 = 10;
 
 /// The evictor's part in measuring.
+#[derive(Default)]
 pub struct Rounds {
-    sample: Vec<(u64, PageNumber)>,
+    sample: Vec<PageNumber>,
     next: usize,
     began_ns: u64,
     began_cpu_ns: u64,
@@ -31,22 +30,6 @@ pub struct Rounds {
     round: u64,
     is_on: bool,
     open: OpenLooks,
-}
-
-impl Default for Rounds {
-    fn default() -> Rounds {
-        Rounds {
-            sample: Vec::new(),
-            next: 0,
-            began_ns: 0,
-            began_cpu_ns: 0,
-            last_tick_ns: 0,
-            ticks: 0,
-            round: 0,
-            is_on: false,
-            open: OpenLooks::default(),
-        }
-    }
 }
 
 /// The memory that is measured.
@@ -89,7 +72,7 @@ impl Rounds {
             self.begin_round(probes, cells, memory, now_ns);
         }
         for _ in 0..self.due(now_ns) {
-            let (_, page) = self.sample[self.next];
+            let page = self.sample[self.next];
             self.next += 1;
             if let Some(whereabouts) = memory.whereabouts(page)
                 && probes.look(cells, page, whereabouts, now_ns)
@@ -140,20 +123,19 @@ impl Rounds {
         sample.clear();
         memory.each_used(&mut |page| {
             pages += 1;
-            let hash = block_hash(page);
-            if is_sampled(hash, one_in) {
-                sample.push((hash, page));
+            if is_sampled(page, one_in) {
+                sample.push(page);
             }
             if sample.len() > SAMPLE_MAX {
                 one_in *= 2;
-                sample.retain(|(hash, _)| is_sampled(*hash, one_in));
+                sample.retain(|page| is_sampled(*page, one_in));
             }
         });
         probes.set_one_in(one_in);
         self.round += 1;
         // Another order each round, so that no rhythm of the program's meets one of ours.
         let salt = hash(PageNumber(self.round));
-        sample.sort_unstable_by_key(|(h, page)| (h.rotate_left(17) ^ salt, *page));
+        sample.sort_unstable_by_key(|page| (block_hash(*page) ^ salt, *page));
         probes.retain(cells, |page| {
             let found = memory.whereabouts(page);
             found.unwrap_or(Whereabouts::There)
