@@ -12,7 +12,7 @@ use crate::commands::serve::ServeCommand;
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;
 use crate::exit::{self, Exit};
-use crate::size::Size;
+use crate::size::{Resident, Size};
 
 /// The version, the commit it was built from where that is known, and what is built in.
 const VERSION: &str = env!("PAGETIDE_VERSION");
@@ -294,14 +294,21 @@ was, under the same ID.";
 /// Options of `run`.
 #[derive(Debug, Args)]
 pub struct Run {
-    /// Most bytes resident: 256M, 1.5G, or a share of the memory available to this process
+    /// Most bytes resident: 256M, 1.5G, or a share of the memory available to this process; or
+    /// auto:10%, the least with which the program loses no more than so much of its time
     #[arg(
         long,
-        value_name = "SIZE",
+        value_name = "SIZE|auto[:PERCENT]",
         default_value = "75%",
         allow_hyphen_values = true
     )]
-    pub resident: Size,
+    pub resident: Resident,
+    /// With --resident auto: never less than this
+    #[arg(long, value_name = "SIZE", default_value = "16M")]
+    pub floor: Size,
+    /// With --resident auto: never more than this
+    #[arg(long, value_name = "SIZE", default_value = "75%")]
+    pub ceiling: Size,
     /// SIZE is for all processes of the run together: who gains most by memory gets it. A process's
     /// PAGETIDE_WEIGHT (1 to 10000, 100 if not set) makes what it gains count for more
     #[arg(long, overrides_with = "per_process", conflicts_with = "trace")]

@@ -106,6 +106,48 @@ impl FromStr for Size {
     }
 }
 
+/// A budget as `run` is given it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Resident {
+    /// So much.
+    Fixed(Size),
+    /// The least with which the program loses no more than this share of its time.
+    Automatic {
+        /// From 0.001 to 1.
+        slowdown: f64,
+    },
+}
+
+impl FromStr for Resident {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Resident, String> {
+        /// What may be lost if it is not said.
+        const SLOWDOWN: f64 = 0.1;
+        let share = match text.strip_prefix("auto") {
+            Some("") => return Ok(Resident::Automatic { slowdown: SLOWDOWN }),
+            Some(rest) => rest.strip_prefix(':'),
+            None => {
+                let size = text.parse().map_err(|error: SizeError| error.to_string());
+                return size.map(Resident::Fixed);
+            }
+        };
+        let percent = share.and_then(|share| share.strip_suffix('%'));
+        let percent = percent.and_then(|number| number.parse::<f64>().ok());
+        percent
+            .filter(|percent| (0.1..=100.0).contains(percent))
+            .map(|percent| Resident::Automatic {
+                slowdown: percent / 100.0,
+            })
+            .ok_or_else(|| {
+                format!(
+                    "'{text}' is no budget; expected auto, or auto:10% with the share of its time \
+                     that the program may lose, from 0.1% to 100%"
+                )
+            })
+    }
+}
+
 /// Bytes in the unit a person would choose: `4 KiB`, `256 MiB`, `1.50 GiB`.
 #[derive(Debug, Clone, Copy)]
 pub struct Bytes(pub u64);

@@ -10,6 +10,7 @@ use pagetide_store::Store;
 use crate::address_space::space::AddressSpace;
 use crate::budget::Budget;
 use crate::callback::ThreadCallback;
+use crate::evict::adapting::Automatic;
 use crate::evict::staging::{HELD_MAX, Staging};
 use crate::fault::blocks::Blocks;
 use crate::fault::filled_ahead::FilledAhead;
@@ -81,6 +82,8 @@ pub struct Pager {
     pub(crate) callback: ThreadCallback,
     /// Counters.
     pub ledger: &'static Ledger,
+    /// The budget follows the program.
+    pub(crate) automatic: Option<Automatic>,
     /// Told of losses, beside whoever reads the ledger. Called in signal handlers, too.
     teller: fn(&str),
     /// Faults are recorded there, if anybody wants to know.
@@ -136,6 +139,7 @@ impl Pager {
             probes: Probes::default(),
             callback: ThreadCallback::default(),
             ledger,
+            automatic: None,
             teller: match ownership {
                 Ownership::Program => |_| {},
                 _ => tell_standard_error,
@@ -182,7 +186,12 @@ impl Pager {
     pub fn set_limit(&self, pages: u64) {
         match &self.member {
             Some(member) => member.set_cap(&self.budget, pages),
-            None => self.budget.set(pages),
+            None => {
+                if self.automatic.is_some() {
+                    self.note_ceiling(pages);
+                }
+                self.budget.set(pages);
+            }
         }
     }
 
@@ -193,6 +202,18 @@ impl Pager {
         {
             member.note_near_miss();
         }
+    }
+
+    /// The same pager, whose budget follows the program, with what it has now as the most.
+    pub fn with_automatic(mut self, automatic: Automatic) -> Pager {
+        self.automatic = Some(automatic);
+        self.note_ceiling(self.budget.get());
+        self
+    }
+
+    fn note_ceiling(&self, pages: u64) {
+        let bytes = pages.saturating_mul(PAGE_SIZE as u64);
+        self.ledger.ceiling_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The same pager, with `teller` to be told of losses: it may be called in a signal handler.

@@ -134,11 +134,14 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
 }
 
 /// Whether registration is deferred, which is settled here. A trace is of all faults, and a use of
-/// memory that is not registered cannot be seen where the need is measured. Of a common
+/// memory that is not registered cannot be seen where the need is measured, or followed. Of a common
 /// budget a process has what it needs just now, so it is never far from it.
 fn is_deferred(agent: &Agent) -> bool {
     let wishes = &agent.config.wishes;
-    let alone = agent.pager.member.is_none() && wishes.trace.is_none() && !wishes.measure;
+    let alone = agent.pager.member.is_none()
+        && wishes.trace.is_none()
+        && wishes.automatic.is_none()
+        && !wishes.measure;
     let deferred = alone && deferral::begin(&agent.pager.budget);
     // Where pages are evicted in place, a huge one would go only as a whole.
     if !deferred || !agent.pager.handles().can_move() {
@@ -187,6 +190,9 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
         && config.is_launchers_child()
     {
         record_faults(&pager, path)?;
+    }
+    if let Some(automatic) = wishes.automatic {
+        pager = pager.with_automatic(automatic);
     }
     pager.measure(wishes.measure);
     identify(ledger);

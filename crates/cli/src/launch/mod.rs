@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use nix::sys::signal::{SigSet, Signal};
 use pagetide_kernel::probe::Openings;
 use pagetide_kernel::procfs::memory::available_to;
+use pagetide_pager::evict::adapting::Automatic;
 use pagetide_pager::protocol::environment::{self, Wishes};
 use pagetide_pager::protocol::refusal;
 use rustix::process::{Resource, getrlimit};
@@ -31,6 +32,7 @@ use crate::plot;
 use crate::plot::samples::{INTERVAL, Recorder};
 use crate::program;
 use crate::rundir::RunDir;
+use crate::size::{Bytes, PAGE_BYTES, Resident};
 use destination::Destination;
 use group_limit::GroupLimit;
 use inherited::Inherited;
@@ -60,7 +62,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let agent = agent::find()?;
     store::check_file_limit()?;
     let store = store::open(&options.store)?;
-    let budget_bytes = options.resident.resolve(available_to("self"));
+    let (budget_bytes, automatic) = budget(options)?;
     let outputs = Outputs::open(options)?;
     let group = warned_group(budget_bytes, options.quiet);
     let run_dir = RunDir::create(&options.bases)?;
@@ -78,6 +80,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         policy: options.policy,
         trace: outputs.trace.clone(),
         mappings_over_bytes: options.only_mappings_over.unwrap_or(0),
+        automatic,
         measure: options.measure,
         run_dir: run_dir.path().to_owned(),
         quiet: options.quiet,
@@ -111,6 +114,34 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         say_summary(&outcome, options.measure);
     }
     Ok(outcome.code(ended))
+}
+
+/// The budget in bytes, and whether it follows the program.
+fn budget(options: &Run) -> Result<(u64, Option<Automatic>), Failure> {
+    let available = available_to("self");
+    let slowdown = match options.resident {
+        Resident::Fixed(size) => return Ok((size.resolve(available), None)),
+        Resident::Automatic { slowdown } => slowdown,
+    };
+    let (floor, ceiling) = (options.floor, options.ceiling);
+    let (floor, ceiling) = (floor.resolve(available), ceiling.resolve(available));
+    let wrong = match (options.per_run, floor > ceiling) {
+        (true, _) => "auto: with --per-run the budget is the run's; expected a size".to_owned(),
+        (_, true) => format!(
+            "auto: the floor of {} is more than the ceiling of {}; expected less",
+            Bytes(floor),
+            Bytes(ceiling)
+        ),
+        _ => {
+            let floor_pages = floor / PAGE_BYTES;
+            let automatic = Automatic {
+                slowdown,
+                floor_pages,
+            };
+            return Ok((ceiling, Some(automatic)));
+        }
+    };
+    Err(Failure::new(Exit::Usage, format!("--resident {wrong}")))
 }
 
 /// How much memory was needed, if that was measured, and how the run went.
@@ -222,7 +253,8 @@ impl Outputs {
                 "" => outcome.command(),
                 sampled => sampled,
             };
-            let drawn = plot::svg::draw(command, budget_bytes, recorder.samples());
+            let samples = recorder.samples();
+            let drawn = plot::svg::draw(command, budget_bytes, samples, outcome.peak());
             written = written.and(destination.write(|out| out.write_all(drawn.as_bytes())));
         }
         if let Some(path) = self.trace {

@@ -15,6 +15,7 @@ use super::wait::Ended;
 use crate::curve::Need;
 use crate::exit::Exit;
 use crate::governed::{Governed, living, printable, recorded};
+use crate::plot::svg::Peak;
 use crate::size::{Bytes, Count, Nanoseconds};
 
 /// Everything the agents left in the run directory.
@@ -232,6 +233,17 @@ impl Outcome {
             out.write_all(b"\n")?;
         }
         out.flush()
+    }
+
+    /// The most that was resident, and in all, if there was one process.
+    pub fn peak(&self) -> Peak {
+        match &self.governed[..] {
+            [process] => Peak {
+                resident_bytes: process.reading.statistics.resident_bytes_max,
+                memory_bytes: process.reading.statistics.memory_bytes_max,
+            },
+            _ => Peak::default(),
+        }
     }
 
     /// One line for a person; `None` if nothing was paged.

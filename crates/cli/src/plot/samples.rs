@@ -17,6 +17,8 @@ pub struct Sample {
     pub seconds: f64,
     /// Bytes resident.
     pub resident_bytes: u64,
+    /// Bytes of memory in all: resident, in the store's memory, and page words.
+    pub memory_bytes: u64,
     /// The sum of the processes' budgets.
     pub budget_bytes: u64,
     /// Faults since the sample before, a second.
@@ -73,6 +75,7 @@ impl Recorder {
                 .any(|later| later.pid == process.pid);
             if !replaced && is_alive(process) {
                 reading.resident_bytes += statistics.resident_bytes;
+                reading.memory_bytes += statistics.memory_bytes;
                 reading.budget_bytes += statistics.budget_bytes;
                 reading.processes += 1;
             }
@@ -90,6 +93,7 @@ impl Recorder {
         let open = self.open.get_or_insert(reading);
         open.seconds = reading.seconds;
         open.resident_bytes = open.resident_bytes.max(reading.resident_bytes);
+        open.memory_bytes = open.memory_bytes.max(reading.memory_bytes);
         open.budget_bytes = reading.budget_bytes;
         open.processes = open.processes.max(reading.processes);
         self.merged += 1;
@@ -122,6 +126,7 @@ fn merge(pair: &[Sample]) -> Sample {
     Sample {
         seconds: last.seconds,
         resident_bytes: pair.iter().map(|s| s.resident_bytes).max().unwrap_or(0),
+        memory_bytes: pair.iter().map(|s| s.memory_bytes).max().unwrap_or(0),
         budget_bytes: last.budget_bytes,
         faults_per_second: pair.iter().map(|s| s.faults_per_second).sum::<f64>()
             / pair.len() as f64,
@@ -137,6 +142,7 @@ mod tests {
         Sample {
             seconds,
             resident_bytes: 4096,
+            memory_bytes: 8192,
             budget_bytes: 8192,
             faults_per_second: 0.0,
             processes: 1,

@@ -21,11 +21,13 @@ text { font: 13px system-ui, sans-serif; fill: #57606a; }
 .grid { stroke: #8c959f; stroke-opacity: .28; }
 .resident { stroke: #2f6fdf; stroke-width: 1.8; fill: none; stroke-linejoin: round; }
 .resident-area { fill: #2f6fdf; fill-opacity: .18; }
+.memory { stroke: #7a5cc0; stroke-width: 1.4; fill: none; stroke-linejoin: round; }
 .budget { stroke: #d1393f; stroke-width: 1.6; stroke-dasharray: 7 4; fill: none; }
 .faults { fill: #c77700; fill-opacity: .75; }
 @media (prefers-color-scheme: dark) {
   text { fill: #adbac7; }
   .resident { stroke: #6ca4ff; } .resident-area { fill: #6ca4ff; }
+  .memory { stroke: #b39df0; }
   .budget { stroke: #ff7b80; } .faults { fill: #e5a03a; }
 }";
 
@@ -46,22 +48,32 @@ impl Scale {
     }
 }
 
+/// The most of a run, in bytes, where it is known better than from samples.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Peak {
+    /// Resident.
+    pub resident_bytes: u64,
+    /// In all.
+    pub memory_bytes: u64,
+}
+
 /// The picture of a run of `command` that began with a budget of `budget_bytes`.
-pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
+pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample], peak: Peak) -> String {
     let columns = columns(samples);
     let budgets = columns.iter().map(|s| s.budget_bytes);
     let rates = columns.iter().map(|s| s.faults_per_second);
     let seconds_max = columns.last().map_or(1.0, |s| s.seconds).max(0.1);
-    let resident_max = columns.iter().map(|s| s.resident_bytes).max().unwrap_or(0);
+    let most = |of: fn(&Sample) -> u64| columns.iter().map(of).max().unwrap_or(0);
+    let resident_max = most(|s| s.resident_bytes).max(peak.resident_bytes);
+    let memory_max = most(|s| s.memory_bytes).max(peak.memory_bytes);
     let budget_max = budgets.max().unwrap_or(budget_bytes);
     let faults_max = rates.fold(0.0, f64::max);
     // A budget far above what was used would press the curve to the floor: it is then named, not
     // drawn.
     let budget_drawn = budget_max <= resident_max.saturating_mul(4);
-    let bytes_top = if budget_drawn {
-        budget_max.max(resident_max)
-    } else {
-        resident_max
+    let bytes_top = match budget_drawn {
+        true => budget_max.max(memory_max),
+        false => memory_max,
     };
 
     let time = Scale {
@@ -83,7 +95,7 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
         .set("role", "img")
         .set(
             "aria-label",
-            "Resident memory against the budget over time, and the fault rate",
+            "Resident memory and memory in all against the budget over time, and the fault rate",
         )
         .add(Style::new(STYLE))
         .add(text(LEFT, 24.0, "start", &title(command, &columns)).set("class", "title"))
@@ -98,13 +110,20 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample]) -> String {
             "resident",
             &format!("resident, at most {}", Bytes(resident_max)),
         ))
-        .add(key(LEFT + 260.0, 46.0, "budget", &budget_name))
+        .add(key(
+            LEFT + 230.0,
+            46.0,
+            "memory",
+            &format!("in all, at most {}", Bytes(memory_max)),
+        ))
+        .add(key(LEFT + 440.0, 46.0, "budget", &budget_name))
         .add(text(LEFT, FAULT_PANEL.0 - 12.0, "start", "faults a second"))
         .add(
             area(&columns, &time, &bytes, |s| s.resident_bytes as f64)
                 .set("class", "resident-area"),
         )
         .add(area(&columns, &time, &rate, |s| s.faults_per_second).set("class", "faults"))
+        .add(curve(&columns, &time, &bytes, |s| s.memory_bytes as f64).set("class", "memory"))
         .add(curve(&columns, &time, &bytes, |s| s.resident_bytes as f64).set("class", "resident"));
     if budget_drawn {
         document = document.add(stairs(&columns, &time, &bytes).set("class", "budget"));
@@ -150,6 +169,7 @@ fn columns(samples: &[Sample]) -> Vec<Sample> {
         .chunks(per_column)
         .map(|chunk| Sample {
             resident_bytes: chunk.iter().map(|s| s.resident_bytes).max().unwrap_or(0),
+            memory_bytes: chunk.iter().map(|s| s.memory_bytes).max().unwrap_or(0),
             faults_per_second: chunk
                 .iter()
                 .map(|s| s.faults_per_second)
@@ -324,14 +344,20 @@ mod tests {
             .map(|n| Sample {
                 seconds: f64::from(n) * 0.05,
                 resident_bytes: (200 << 20) + u64::from(n % 7),
+                memory_bytes: 300 << 20,
                 budget_bytes: 256 << 20,
                 faults_per_second: f64::from(n % 100) * 50.0,
                 processes: 1,
             })
             .collect();
-        let picture = draw("sort <big> & more", 256 << 20, &samples);
+        let peak = Peak {
+            resident_bytes: 210 << 20,
+            memory_bytes: 0,
+        };
+        let picture = draw("sort <big> & more", 256 << 20, &samples, peak);
         for expected in [
-            "resident, at most 200 MiB",
+            "resident, at most 210 MiB",
+            "in all, at most 300 MiB",
             "budget, 256 MiB",
             "faults a second",
             "&lt;big&gt; &amp;",
@@ -345,7 +371,7 @@ mod tests {
 
     #[test]
     fn no_samples_and_one_sample_can_be_drawn() {
-        let none = draw("true", 256 << 20, &[]);
+        let none = draw("true", 256 << 20, &[], Peak::default());
         assert!(none.contains("before the first sample") && none.contains("budget, 256 MiB"));
         let one = Sample {
             seconds: 0.01,
@@ -353,7 +379,7 @@ mod tests {
             budget_bytes: 1 << 40,
             ..Sample::default()
         };
-        let picture = draw("true", 1 << 40, &[one]);
+        let picture = draw("true", 1 << 40, &[one], Peak::default());
         assert!(picture.contains("(above the picture)") && !picture.contains("NaN"));
     }
 }

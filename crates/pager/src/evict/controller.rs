@@ -12,6 +12,7 @@ use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::StoreError;
 
+use super::adapting::{Adapting, STEP_NS};
 use super::batch::Batch;
 use super::health::{STALL_LIMIT, StoreHealth};
 use super::staging::{BATCH_PAGES, Copies};
@@ -67,6 +68,7 @@ pub struct Evictor<'p> {
     stuck_since: Option<(u64, u32)>,
     kept_since: KeptSince,
     pub(super) rounds: Rounds,
+    pub(super) adapting: Option<Adapting>,
 }
 
 impl<'p> Evictor<'p> {
@@ -89,6 +91,7 @@ impl<'p> Evictor<'p> {
             stuck_since: None,
             kept_since: None,
             rounds: Rounds::default(),
+            adapting: pager.automatic.map(Adapting::new),
         }
     }
 
@@ -142,6 +145,7 @@ impl<'p> Evictor<'p> {
         let quiet = pager.placement.quiet_after().filter(|_| by_signal);
         let timeout = match pager.probes.is_on() {
             true => Duration::from_nanos(TICK_NS),
+            false if self.adapting.is_some() => Duration::from_nanos(STEP_NS),
             false => quiet.unwrap_or(Duration::from_millis(100)),
         };
         pager.budget.work.wait(seen, Some(timeout));
@@ -166,6 +170,7 @@ impl<'p> Evictor<'p> {
             return Round::Evicted;
         }
         self.measure();
+        self.adapt();
         match self.need_in_share() {
             0 => {
                 self.health.note_well();

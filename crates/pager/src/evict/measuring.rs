@@ -52,7 +52,7 @@ impl Pager {
     }
 
     /// Processor time that the program itself has used, in nanoseconds.
-    fn program_cpu_ns(&self) -> u64 {
+    pub(super) fn program_cpu_ns(&self) -> u64 {
         let own = [
             &self.ledger.fault_thread_cpu_ns,
             &self.ledger.evictor_cpu_ns,

@@ -1,7 +1,9 @@
 //! Eviction: when and how many pages ([`controller`]), by moving ([`batch`]) or where they are
 //! ([`in_place`]).
+pub mod adapting;
 pub(crate) mod batch;
 pub mod controller;
+mod following;
 pub(crate) mod health;
 pub(crate) mod in_place;
 mod measuring;

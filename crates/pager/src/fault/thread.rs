@@ -220,14 +220,17 @@ impl<'p> FaultThread<'p> {
     }
 
     fn serve(&mut self, mut fault: Fault) {
+        let ledger = self.pager.ledger;
+        let fetches = ledger.fetches.load(Relaxed);
         match self.handler.serve(fault) {
             Outcome::Installed | Outcome::Woken => {
                 self.messages.kept_since = None;
-                self.pager.ledger.faults.fetch_add(1, Relaxed);
-                self.pager
-                    .ledger
-                    .fault_latency
-                    .record(now_ns() - fault.read_at_ns);
+                ledger.faults.fetch_add(1, Relaxed);
+                let waited_ns = now_ns() - fault.read_at_ns;
+                ledger.fault_latency.record(waited_ns);
+                if fault.waited || ledger.fetches.load(Relaxed) != fetches {
+                    ledger.refault_ns.fetch_add(waited_ns, Relaxed);
+                }
             }
             Outcome::Busy | Outcome::NoRoomForOldBytes => self.deferred.push(fault),
             Outcome::NoRoom => {

@@ -5,8 +5,9 @@ use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-use pagetide_kernel::mask;
+use pagetide_kernel::{PAGE_SIZE, mask};
 
+use crate::evict::adapting::Automatic;
 use crate::page::policy::Kind;
 use crate::tree::file::{WEIGHT_DEFAULT, WEIGHTS};
 
@@ -20,6 +21,9 @@ pub const WEIGHT: &str = "PAGETIDE_WEIGHT";
 const STORE: &str = "PAGETIDE_STORE";
 /// Only mappings of more bytes than this are governed; 0 or absent for all.
 const MAPPINGS_OVER: &str = "PAGETIDE_MAPPINGS_OVER";
+/// The share of its time that a program may lose, and the fewest bytes that it has all the same,
+/// `0.1:16777216`, where its budget follows it; else empty.
+const AUTOMATIC: &str = "PAGETIDE_AUTO";
 /// `1` where it is to be measured how much memory programs need.
 const MEASURE: &str = "PAGETIDE_MEASURE";
 /// The run's directory.
@@ -49,13 +53,14 @@ pub const MASK: &str = mask::VARIABLE;
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// Those that executed programs get as well.
-const PASSED_ON: [&str; 12] = [
+const PASSED_ON: [&str; 13] = [
     BUDGET,
     PER_RUN,
     WEIGHT,
     STORE,
     MAPPINGS_OVER,
     MEASURE,
+    AUTOMATIC,
     RUN_DIR,
     AGENT,
     POLICY,
@@ -68,7 +73,7 @@ const PASSED_ON: [&str; 12] = [
 pub type Variables = Vec<(&'static str, OsString)>;
 
 /// How a program is to be governed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Wishes {
     /// Bytes that may be resident.
     pub budget_bytes: u64,
@@ -82,6 +87,8 @@ pub struct Wishes {
     pub trace: Option<PathBuf>,
     /// Only mappings of more bytes than this are governed.
     pub mappings_over_bytes: u64,
+    /// The budget follows the program, `budget_bytes` at most.
+    pub automatic: Option<Automatic>,
     /// It is to be measured how much memory the program needs.
     pub measure: bool,
     /// Directory for the ledger and the control socket.
@@ -114,6 +121,13 @@ impl Wishes {
             (EXEC, exec.into()),
             (MAPPINGS_OVER, self.mappings_over_bytes.to_string().into()),
             (MEASURE, u8::from(self.measure).to_string().into()),
+            (
+                AUTOMATIC,
+                self.automatic
+                    .map(automatic_text)
+                    .unwrap_or_default()
+                    .into(),
+            ),
         ]
     }
 
@@ -137,6 +151,7 @@ impl Wishes {
             mappings_over_bytes: text(MAPPINGS_OVER)
                 .and_then(|text| text.parse().ok())
                 .unwrap_or(0),
+            automatic: text(AUTOMATIC).and_then(|text| automatic(&text)),
             measure: value(MEASURE).is_some_and(|value| value == "1"),
             run_dir: value(RUN_DIR)?.into(),
             quiet: value(QUIET).is_some_and(|value| value == "1"),
@@ -144,6 +159,22 @@ impl Wishes {
             agent: value(AGENT)?.into(),
         })
     }
+}
+
+fn automatic_text(automatic: Automatic) -> String {
+    let Automatic {
+        slowdown,
+        floor_pages,
+    } = automatic;
+    format!("{slowdown}:{}", floor_pages * PAGE_SIZE as u64)
+}
+
+fn automatic(text: &str) -> Option<Automatic> {
+    let (slowdown, floor) = text.split_once(':')?;
+    Some(Automatic {
+        slowdown: slowdown.parse().ok()?,
+        floor_pages: floor.parse::<u64>().ok()? / PAGE_SIZE as u64,
+    })
 }
 
 /// The weight that this process is to have in a common budget, from its environment; what is wrong
@@ -256,6 +287,10 @@ mod tests {
             policy: Kind::Fifo,
             trace: Some("/trace".into()),
             mappings_over_bytes: 7,
+            automatic: Some(Automatic {
+                slowdown: 0.05,
+                floor_pages: 4096,
+            }),
             measure: true,
             run_dir: "/run-1".into(),
             quiet: true,

@@ -135,6 +135,8 @@ macro_rules! counters {
 
 counters! {
     budget_bytes,
+    /// The most that the budget may become where it follows the program; else 0.
+    ceiling_bytes,
     run_budget_bytes,
     resident_bytes,
     resident_bytes_max,
@@ -150,6 +152,8 @@ counters! {
     put_bytes_stored,
     faults,
     faults_waited,
+    /// Time that threads waited for pages that were taken from the program, or for room.
+    refault_ns,
     faults_taken_back,
     zero_faults,
     zero_fills,
