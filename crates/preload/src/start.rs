@@ -134,7 +134,7 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
 }
 
 /// Whether registration is deferred, which is settled here. A trace is of all faults, and a use of
-/// memory that is not registered cannot be seen where the need is measured, or followed. Of a common
+/// memory that is not registered cannot be seen where the need is measured or followed. Of a common
 /// budget a process has what it needs just now, so it is never far from it.
 fn is_deferred(agent: &Agent) -> bool {
     let wishes = &agent.config.wishes;

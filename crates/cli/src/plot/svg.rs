@@ -104,19 +104,7 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample], peak: Peak) ->
         }))
         .add(grid(&rate, rate_step, |value| Count(value).to_string()))
         .add(time_axis(&time))
-        .add(key(
-            LEFT,
-            46.0,
-            "resident",
-            &format!("resident, at most {}", Bytes(resident_max)),
-        ))
-        .add(key(
-            LEFT + 230.0,
-            46.0,
-            "memory",
-            &format!("in all, at most {}", Bytes(memory_max)),
-        ))
-        .add(key(LEFT + 440.0, 46.0, "budget", &budget_name))
+        .add(legend(resident_max, memory_max, &budget_name))
         .add(text(LEFT, FAULT_PANEL.0 - 12.0, "start", "faults a second"))
         .add(
             area(&columns, &time, &bytes, |s| s.resident_bytes as f64)
@@ -229,6 +217,15 @@ fn key(x: f64, y: f64, class: &str, content: &str) -> Group {
     Group::new()
         .add(line)
         .add(text(x + 34.0, y, "start", content))
+}
+
+fn legend(resident_max: u64, memory_max: u64, budget_name: &str) -> Group {
+    let resident = format!("resident, at most {}", Bytes(resident_max));
+    let memory = format!("in all, at most {}", Bytes(memory_max));
+    Group::new()
+        .add(key(LEFT, 46.0, "resident", &resident))
+        .add(key(LEFT + 230.0, 46.0, "memory", &memory))
+        .add(key(LEFT + 440.0, 46.0, "budget", budget_name))
 }
 
 fn grid(axis: &Scale, step: f64, label: impl Fn(f64) -> String) -> Group {
