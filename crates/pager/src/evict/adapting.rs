@@ -2,8 +2,9 @@
 //! its time to waiting for pages that were taken from it.
 //!
 //! Memory is taken little by little as long as the program hardly waits, and given back at once
-//! when it does, in the manner of senpai (Weiner et al., TMO, ASPLOS 2022), by the pager's own count
-//! of waits in the place of the kernel's pressure.
+//! when it does, in the manner of senpai (Weiner et al., TMO, ASPLOS 2022), by the pager's own
+//! count of waits in the place of the kernel's pressure.
+
 /// How often the budget may change.
 pub const STEP_NS: u64 = 100_000_000;
 /// Waits are averaged over about this time before memory is taken.
