@@ -303,12 +303,12 @@ pub struct Run {
         allow_hyphen_values = true
     )]
     pub resident: Resident,
-    /// With --resident auto: never less than this
-    #[arg(long, value_name = "SIZE", default_value = "16M")]
-    pub floor: Size,
-    /// With --resident auto: never more than this
-    #[arg(long, value_name = "SIZE", default_value = "75%")]
-    pub ceiling: Size,
+    /// With --resident auto: never less than this; 16M if not said
+    #[arg(long, value_name = "SIZE")]
+    pub floor: Option<Size>,
+    /// With --resident auto: never more than this; 75% if not said
+    #[arg(long, value_name = "SIZE")]
+    pub ceiling: Option<Size>,
     /// SIZE is for all processes of the run together: who gains most by memory gets it. A process's
     /// PAGETIDE_WEIGHT (1 to 10000, 100 if not set) makes what it gains count for more
     #[arg(long, overrides_with = "per_process", conflicts_with = "trace")]
@@ -335,7 +335,7 @@ pub struct Run {
         value_name = "WHEN",
         conflicts_with_all = [
             "resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over",
-            "per_run", "per_process", "measure"
+            "per_run", "per_process", "measure", "floor", "ceiling"
         ]
     )]
     pub lock: Option<LockMode>,

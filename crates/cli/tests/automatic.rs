@@ -4,9 +4,9 @@ mod support;
 use std::time::{Duration, Instant};
 
 use support::compile::compile_c;
-use support::pagetide::{able, binary, governed, largest};
-use support::patience::up_to;
-use support::process::{Outcome, run, start};
+use support::pagetide::{able, able_to_fork, governed, number_of, pagetide};
+use support::patience::{is_slow, up_to};
+use support::process::{run, start};
 use support::skip::skipped;
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -17,11 +17,6 @@ fn worker(options: &[&str], arguments: [&str; 4]) -> std::process::Command {
     let mut command = governed(options, worker);
     command.args(arguments);
     command
-}
-
-fn pagetide(arguments: &[&str]) -> Outcome {
-    let mut command = std::process::Command::new(binary().expect("able"));
-    run(command.args(arguments), LIMIT)
 }
 
 #[test]
@@ -35,10 +30,7 @@ fn what_is_not_used_any_more_is_given_up_and_a_new_ceiling_holds() {
     let mut command = worker(&options, ["8", "56", "10000000", "0"]);
     let mut running = start(&mut command, b"");
     let launcher = running.pid().to_string();
-    let number = |field: &str| {
-        let outcome = pagetide(&["stat", &launcher, "--json"]);
-        largest(&outcome.stdout_text(), field).unwrap_or(0.0)
-    };
+    let number = |field: &str| number_of(&launcher, field);
     let deadline = Instant::now() + up_to(120);
     while number("managed_bytes") < 63.0 * MIB || number("resident_bytes") > 24.0 * MIB {
         assert!(running.is_running(), "it ended");
@@ -49,7 +41,7 @@ fn what_is_not_used_any_more_is_given_up_and_a_new_ceiling_holds() {
         );
         std::thread::sleep(Duration::from_millis(50));
     }
-    pagetide(&["limit", &launcher, "4M"]).expect_code(0);
+    pagetide(&["limit", &launcher, "4M"], LIMIT).expect_code(0);
     assert!(number("resident_bytes") <= 4.0 * MIB);
     // It waits, and would be given more.
     std::thread::sleep(Duration::from_millis(500));
@@ -73,7 +65,57 @@ fn the_program_computes_the_same() {
 }
 
 #[test]
+fn forked_children_have_the_ceiling_and_the_floor() {
+    let name = "forked_children_have_the_ceiling_and_the_floor";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    // A child that executes nothing, and lives for many steps of its budget.
+    let options = ["--resident", "auto", "--floor", "4M", "--ceiling", "64M"];
+    let all = [&options[..], &["--stats", "-", "--quiet"]].concat();
+    let mut command = governed(&all, "bash");
+    command.args(["-c", "(for ((i = 0; i < 400000; i++)); do :; done); :"]);
+    let outcome = run(&mut command, LIMIT);
+    let text = outcome.stdout_text();
+    let budgets = text
+        .lines()
+        .filter_map(|line| support::pagetide::number(line, "budget_bytes"));
+    let budgets: Vec<f64> = budgets.collect();
+    assert!(budgets.len() >= 2, "{}", outcome.describe());
+    for budget in budgets {
+        let range = 4.0 * MIB..=64.0 * MIB;
+        assert!(range.contains(&budget), "{}", outcome.describe());
+    }
+}
+
+#[test]
+fn a_program_that_locks_more_than_the_floor_goes_on() {
+    let name = "a_program_that_locks_more_than_the_floor_goes_on";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let locker = compile_c("programs", "locks_a_part", &[]).unwrap_or_else(|why| panic!("{why}"));
+    let options = ["--resident", "auto", "--floor", "1M", "--ceiling", "128M"];
+    // Longer than a pager waits for room that nothing gives.
+    let seconds = if is_slow() { "60" } else { "15" };
+    let mut command = governed(&options, locker);
+    let outcome = run(command.args(["24", "24", seconds]), LIMIT);
+    if outcome.code() == Some(3) {
+        return skipped(name, &outcome.stderr_text());
+    }
+    outcome.expect_code(0);
+    assert!(
+        outcome.stdout_text().starts_with("ok"),
+        "{}",
+        outcome.describe()
+    );
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
+    if let Err(reason) = able() {
+        return skipped("what_cannot_be_is_refused", &reason);
+    }
     for (options, said) in [
         (&["--resident", "auto:0%"][..], "auto:10%"),
         (&["--resident", "automatic"], "'automatic'"),
@@ -81,11 +123,9 @@ fn what_cannot_be_is_refused() {
             &["--resident", "auto", "--floor", "2G", "--ceiling", "1G"],
             "floor",
         ),
+        (&["--resident", "1G", "--floor", "1M"], "--resident auto"),
         (&["--resident", "auto", "--per-run"], "--per-run"),
     ] {
-        if let Err(reason) = able() {
-            return skipped("what_cannot_be_is_refused", &reason);
-        }
         let outcome = run(&mut governed(options, "true"), LIMIT);
         outcome.expect_code(2).expect_told(said);
     }

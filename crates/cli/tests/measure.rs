@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use support::compile::compile_c;
-use support::pagetide::{able, binary, governed, largest};
+use support::pagetide::{able, governed, number_of, pagetide};
 use support::patience::up_to;
 use support::process::{Outcome, run, start};
 use support::skip::skipped;
@@ -97,36 +97,46 @@ fn a_program_that_runs_is_measured_from_outside() {
     command.args(PARTS).args(["1000000", "500"]);
     let mut running = start(&mut command, b"");
     let launcher = running.pid().to_string();
-    let pagetide = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(binary().expect("able"));
-        run(command.args(arguments), LIMIT)
-    };
     let deadline = Instant::now() + up_to(60);
-    let resident = || {
-        let outcome = pagetide(&["stat", &launcher, "--json"]);
-        largest(&outcome.stdout_text(), "resident_bytes").unwrap_or(0.0)
-    };
-    while resident() < 63.0 * MIB {
+    while number_of(&launcher, "resident_bytes") < 63.0 * MIB {
         assert!(
             running.is_running() && Instant::now() < deadline,
             "it does not fill its memory"
         );
         std::thread::sleep(Duration::from_millis(20));
     }
-    let outcome = pagetide(&["stat", &launcher, "--curve", "--for", "4", "--json"]);
+    let outcome = pagetide(
+        &["stat", &launcher, "--curve", "--for", "4", "--json"],
+        LIMIT,
+    );
     outcome.expect_code(0);
     let need: Value = serde_json::from_str(&outcome.stdout_text()).expect("JSON");
     let in_use = number(&need, "/in_use_bytes_max") / MIB;
     assert!((63.0..68.0).contains(&in_use), "{need}");
-    // Pages are taken out no more: what was measured stays as it is.
-    let evictions = || {
-        let outcome = pagetide(&["stat", &launcher, "--json"]);
-        largest(&outcome.stdout_text(), "evictions").unwrap_or(0.0)
-    };
+    // Pages are taken out no more, also where nobody waits for the end.
+    let evictions = || number_of(&launcher, "evictions");
     let before = evictions();
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(before, evictions());
-    let told = pagetide(&["stat", &launcher, "--curve", "--for", "1"]);
+    let mut asker = start(
+        std::process::Command::new(support::pagetide::binary().expect("able"))
+            .args(["stat", &launcher, "--curve", "--for", "2"]),
+        b"",
+    );
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(asker.is_running());
+    asker.signal_group("KILL");
+    asker.finish(LIMIT);
+    let deadline = Instant::now() + up_to(30);
+    loop {
+        let before = evictions();
+        std::thread::sleep(Duration::from_millis(300));
+        if before == evictions() {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it is measured for ever");
+    }
+    let told = pagetide(&["stat", &launcher, "--curve", "--for", "1"], LIMIT);
     told.expect_code(0);
     assert!(
         told.stdout_text().contains("EXPECTED TIME"),

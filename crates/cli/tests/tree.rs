@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use pagetide_pager::protocol::files;
 use pagetide_pager::tree::file::{FLOOR_PAGES, Part, Shares};
 use support::compile::{compile_c, on_path, scratch};
-use support::pagetide::{able_to_fork, binary, governed};
+use support::pagetide::{able_to_fork, governed, pagetide};
 use support::patience::{fewer, up_to};
 use support::process::{Outcome, Running, run, start};
 use support::resident::{family, status_bytes};
@@ -372,11 +372,6 @@ fn what_killed_processes_had_goes_to_the_survivor() {
     }
 }
 
-fn pagetide(arguments: &[&str]) -> Outcome {
-    let mut command = Command::new(binary().expect("able() was asked first"));
-    run(command.args(arguments), LIMIT)
-}
-
 #[test]
 fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
     let name = "the_limit_of_a_run_and_of_a_process_in_it_can_be_changed";
@@ -392,7 +387,7 @@ fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
     let full = |pages: u64| (granted() + FLOOR_PAGES > pages).then_some(());
     wait_for(&mut running, "16 MiB are granted", || full(16 * MIB / PAGE));
     let launcher = running.pid().to_string();
-    let outcome = pagetide(&["limit", &launcher, "6M"]);
+    let outcome = pagetide(&["limit", &launcher, "6M"], LIMIT);
     outcome.expect_code(0).expect_told("budget 6 MiB");
     for _ in 0..100 {
         assert!(
@@ -402,18 +397,18 @@ fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
         );
         std::thread::sleep(Duration::from_millis(2));
     }
-    pagetide(&["limit", &launcher, "12M"]).expect_code(0);
+    pagetide(&["limit", &launcher, "12M"], LIMIT).expect_code(0);
     wait_for(&mut running, "12 MiB are granted", || full(12 * MIB / PAGE));
     // One of the two, which leaves the rest to the other.
     let one = workers()[0].pid;
-    pagetide(&["limit", &one.to_string(), "1M"]).expect_code(0);
+    pagetide(&["limit", &one.to_string(), "1M"], LIMIT).expect_code(0);
     wait_for(&mut running, "the other has the rest", || {
         let capped = workers()
             .iter()
             .any(|part| part.pid == one && part.granted <= MIB / PAGE);
         capped.then_some(()).and_then(|()| full(12 * MIB / PAGE))
     });
-    let listed = pagetide(&["ps"]).expect_code(0).stdout_text();
+    let listed = pagetide(&["ps"], LIMIT).expect_code(0).stdout_text();
     let line = |pid: u32| {
         let mut lines = listed.lines();
         lines

@@ -60,8 +60,9 @@ impl Peer {
         self.pidfd.as_ref()
     }
 
-    /// Ends it with SIGKILL; never another process that has its number now, and never the calling
-    /// process.
+    /// Ends it with SIGKILL; never the calling process, and never another process that has its
+    /// number since [`Peer::of`]. (Before Linux 6.5, where it had ended by then, its number may
+    /// have been another's already.)
     ///
     /// # Errors
     /// The kernel's (`EPERM`); `ESRCH` where the process is not known, or is over.

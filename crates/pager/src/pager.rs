@@ -82,8 +82,10 @@ pub struct Pager {
     pub(crate) callback: ThreadCallback,
     /// Counters.
     pub ledger: &'static Ledger,
-    /// The budget follows the program.
+    /// The budget follows the program, up to the ceiling.
     pub(crate) automatic: Option<Automatic>,
+    /// In pages. Here and not in the ledger: a forked child has a new one.
+    pub(crate) ceiling: AtomicU64,
     /// Told of losses, beside whoever reads the ledger. Called in signal handlers, too.
     teller: fn(&str),
     /// Faults are recorded there, if anybody wants to know.
@@ -140,6 +142,7 @@ impl Pager {
             callback: ThreadCallback::default(),
             ledger,
             automatic: None,
+            ceiling: AtomicU64::new(budget_pages),
             teller: match ownership {
                 Ownership::Program => |_| {},
                 _ => tell_standard_error,
@@ -187,9 +190,7 @@ impl Pager {
         match &self.member {
             Some(member) => member.set_cap(&self.budget, pages),
             None => {
-                if self.automatic.is_some() {
-                    self.note_ceiling(pages);
-                }
+                self.ceiling.store(pages, Ordering::Relaxed);
                 self.budget.set(pages);
             }
         }
@@ -207,13 +208,7 @@ impl Pager {
     /// The same pager, whose budget follows the program, with what it has now as the most.
     pub fn with_automatic(mut self, automatic: Automatic) -> Pager {
         self.automatic = Some(automatic);
-        self.note_ceiling(self.budget.get());
         self
-    }
-
-    fn note_ceiling(&self, pages: u64) {
-        let bytes = pages.saturating_mul(PAGE_SIZE as u64);
-        self.ledger.ceiling_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The same pager, with `teller` to be told of losses: it may be called in a signal handler.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use pagetide_kernel::PAGE_SIZE;
+use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::wait::wait_for;
 use pagetide_pager::protocol::files;
 use pagetide_pager::report::{Reply, Request};
@@ -172,12 +173,11 @@ impl Connection {
                     Some(Instant::now() + Duration::from_millis(timeout_ms.min(3_600_000)));
                 true
             }
-            Ok(Request::Measure { on }) => {
-                agent.pager.measure(on);
-                if on {
-                    deferral::give_up();
-                    BELL.ring();
-                }
+            Ok(Request::Measure { for_ms }) => {
+                let until_ns = now_ns().saturating_add(for_ms.saturating_mul(1_000_000));
+                agent.pager.measure_until(until_ns);
+                deferral::give_up();
+                BELL.ring();
                 self.answer(&statistics(agent))
             }
             Err(error) => self.answer(&Reply::Error {

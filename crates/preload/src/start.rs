@@ -194,7 +194,9 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     if let Some(automatic) = wishes.automatic {
         pager = pager.with_automatic(automatic);
     }
-    pager.measure(wishes.measure);
+    if wishes.measure {
+        pager.measure_until(u64::MAX);
+    }
     identify(ledger);
     let kept = Kept {
         device: device.map(OwnedFd::into_raw_fd),

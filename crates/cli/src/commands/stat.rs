@@ -53,11 +53,9 @@ fn of_run(s: &Statistics) -> String {
 fn show_need(process: &Governed, json: bool, time: Duration, bases: &Bases) -> Result<u8, Failure> {
     let measures = (process.reading.measured.as_ref()).is_some_and(|measured| measured.on);
     if !measures {
-        set_measuring(process, true)?;
-        std::thread::sleep(time);
-        set_measuring(process, false)?;
-        // The evictor publishes what it has seen before it stops.
-        std::thread::sleep(PUBLISHING);
+        begin_to_measure(process, time)?;
+        // What was seen last is published before it ends.
+        std::thread::sleep(time.saturating_add(PUBLISHING));
     }
     let process = super::find(process.pid, bases)?;
     match json {
@@ -67,8 +65,9 @@ fn show_need(process: &Governed, json: bool, time: Duration, bases: &Bases) -> R
     Ok(Exit::Ok.code())
 }
 
-fn set_measuring(process: &Governed, on: bool) -> Result<(), Failure> {
-    let answer = control::ask(&process.socket, &Request::Measure { on }, PATIENCE);
+fn begin_to_measure(process: &Governed, time: Duration) -> Result<(), Failure> {
+    let for_ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let answer = control::ask(&process.socket, &Request::Measure { for_ms }, PATIENCE);
     answer.map(|_| ()).map_err(|error| {
         let message = format!("process {} cannot be measured: {error}", process.pid);
         Failure::new(Exit::Failed, message)

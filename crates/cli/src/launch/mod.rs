@@ -10,6 +10,7 @@ pub mod remote;
 pub mod spawn;
 mod started;
 mod store;
+mod summary;
 mod trace;
 pub mod wait;
 
@@ -32,7 +33,7 @@ use crate::plot;
 use crate::plot::samples::{INTERVAL, Recorder};
 use crate::program;
 use crate::rundir::RunDir;
-use crate::size::{Bytes, PAGE_BYTES, Resident};
+use crate::size::{Bytes, PAGE_BYTES, Resident, Size};
 use destination::Destination;
 use group_limit::GroupLimit;
 use inherited::Inherited;
@@ -118,30 +119,42 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
 
 /// The budget in bytes, and whether it follows the program.
 fn budget(options: &Run) -> Result<(u64, Option<Automatic>), Failure> {
+    const FLOOR: Size = Size::Bytes(16 << 20);
+    const CEILING: Size = Size::Share {
+        millionths: 750_000,
+    };
+    let usage = |text: String| Err(Failure::new(Exit::Usage, text));
     let available = available_to("self");
     let slowdown = match options.resident {
+        Resident::Fixed(_) if options.floor.or(options.ceiling).is_some() => {
+            return usage(
+                "--floor and --ceiling bound a budget that follows the program; expected \
+                 --resident auto with them, or neither"
+                    .to_owned(),
+            );
+        }
         Resident::Fixed(size) => return Ok((size.resolve(available), None)),
         Resident::Automatic { slowdown } => slowdown,
     };
-    let (floor, ceiling) = (options.floor, options.ceiling);
-    let (floor, ceiling) = (floor.resolve(available), ceiling.resolve(available));
-    let wrong = match (options.per_run, floor > ceiling) {
-        (true, _) => "auto: with --per-run the budget is the run's; expected a size".to_owned(),
-        (_, true) => format!(
-            "auto: the floor of {} is more than the ceiling of {}; expected less",
+    let floor = options.floor.unwrap_or(FLOOR).resolve(available);
+    let ceiling = options.ceiling.unwrap_or(CEILING).resolve(available);
+    if options.per_run {
+        return usage(
+            "--resident auto: with --per-run the budget is the run's; expected a size".to_owned(),
+        );
+    }
+    if floor > ceiling {
+        return usage(format!(
+            "--resident auto: the floor of {} is more than the ceiling of {}; expected less",
             Bytes(floor),
             Bytes(ceiling)
-        ),
-        _ => {
-            let floor_pages = floor / PAGE_BYTES;
-            let automatic = Automatic {
-                slowdown,
-                floor_pages,
-            };
-            return Ok((ceiling, Some(automatic)));
-        }
+        ));
+    }
+    let automatic = Automatic {
+        slowdown,
+        floor_pages: floor / PAGE_BYTES,
     };
-    Err(Failure::new(Exit::Usage, format!("--resident {wrong}")))
+    Ok((ceiling, Some(automatic)))
 }
 
 /// How much memory was needed, if that was measured, and how the run went.
@@ -150,7 +163,7 @@ fn say_summary(outcome: &Outcome, measured: bool) {
         say_need(outcome);
     }
     if io::stderr().is_terminal()
-        && let Some(summary) = outcome.summary()
+        && let Some(summary) = summary::line(&outcome.governed)
     {
         say(&summary);
     }

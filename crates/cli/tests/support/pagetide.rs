@@ -117,6 +117,12 @@ pub fn can_fork() -> bool {
     pagetide_kernel::probe::syscall_user_dispatch().is_ok()
 }
 
+/// Whether a lost page can raise SIGBUS: before Linux 6.6 it is the process's end, as documented.
+pub fn can_poison() -> bool {
+    let features = pagetide_kernel::probe::userfaultfd_features();
+    features.is_ok_and(|features| features & pagetide_kernel::uffd::feature::POISON != 0)
+}
+
 /// The command if programs can be paged here and fork, otherwise the reason why not.
 pub fn able_to_fork() -> Result<PathBuf, String> {
     let binary = able()?;
@@ -156,4 +162,16 @@ pub fn largest(stats: &str, field: &str) -> Option<f64> {
         .split('{')
         .filter_map(|object| number(object, field))
         .max_by(f64::total_cmp)
+}
+
+/// The command with these arguments, once [`able`] was asked.
+pub fn pagetide(arguments: &[&str], limit: Duration) -> Outcome {
+    let mut command = Command::new(binary().expect("able() was asked first"));
+    run(command.args(arguments), limit)
+}
+
+/// The largest number `field` of a running process, or of the one that launcher `pid` has.
+pub fn number_of(pid: &str, field: &str) -> f64 {
+    let outcome = pagetide(&["stat", pid, "--json"], Duration::from_secs(60));
+    largest(&outcome.stdout_text(), field).unwrap_or(0.0)
 }

@@ -14,8 +14,6 @@ const TAKEN_PART: f64 = 96.0;
 /// The most that is given in a step, and what is given when waits are just as long as wished.
 const GIVEN_MAX: f64 = 0.25;
 const GIVEN: f64 = 0.04;
-/// A fetched page's way to the pager and back, which is no part of its wait as the pager sees it.
-pub const DELIVERY_NS: u64 = 5_000;
 
 /// What a program may lose, and in which bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,6 +33,8 @@ pub struct Seen {
     pub waited_ns: u64,
     /// Processor time of its threads.
     pub cpu_ns: u64,
+    /// A thread waits for room, and there was nothing that could be evicted for it.
+    pub starves: bool,
 }
 
 /// The state of one program's budget.
@@ -74,13 +74,16 @@ impl Adapting {
         self.average += (waits - self.average) * (passed_ns / (passed_ns + MEMORY_NS));
         let wished = self.automatic.slowdown;
         let floor = self.automatic.floor_pages.min(ceiling);
-        let next = if waits > 2.0 * wished || self.average > wished {
+        let next = if seen.starves {
+            budget.max(resident) as f64 * (1.0 + GIVEN_MAX)
+        } else if waits > 2.0 * wished || self.average > wished {
             let most = waits.max(self.average) / wished;
             budget as f64 * (1.0 + (GIVEN * most).min(GIVEN_MAX))
-        } else if self.average < wished / 2.0 && waits < wished {
+        } else if self.average < wished / 2.0 && waits < wished && resident <= budget {
             let ease = 1.0 - self.average / (wished / 2.0);
-            budget.min(resident) as f64 * (1.0 - ease / TAKEN_PART)
+            resident as f64 * (1.0 - ease / TAKEN_PART)
         } else {
+            // Also while what was taken last has not gone: it may be locked.
             budget as f64
         };
         (next as u64).clamp(floor, ceiling)
@@ -101,11 +104,13 @@ mod tests {
                 now_ns: 1,
                 waited_ns: 0,
                 cpu_ns: 0,
+                starves: false,
             });
             let now = Seen {
                 now_ns: before.now_ns + STEP_NS,
                 waited_ns: before.waited_ns + (STEP_NS as f64 * waits(budget)) as u64,
                 cpu_ns: before.cpu_ns + STEP_NS,
+                starves: false,
             };
             assert!(adapting.is_due(now.now_ns));
             budget = adapting.step(now, budget, budget.min(80_000), CEILING);
@@ -135,6 +140,25 @@ mod tests {
         assert!((42_000..52_000).contains(&budget), "{budget}");
         let budget = run(&mut adapting, budget, 30, needs(80_000.0));
         assert!((68_000..90_000).contains(&budget), "{budget}");
+    }
+
+    #[test]
+    fn what_does_not_go_is_not_taken_from_and_who_starves_is_given() {
+        let mut adapting = adapting();
+        let mut seen = Seen {
+            now_ns: 1,
+            waited_ns: 0,
+            cpu_ns: 0,
+            starves: false,
+        };
+        let mut step = |budget, starves| {
+            seen.now_ns += STEP_NS;
+            seen.starves = starves;
+            adapting.step(seen, budget, 60_000, CEILING)
+        };
+        assert_eq!(step(50_000, false), 50_000);
+        assert_eq!(step(50_000, false), 50_000);
+        assert_eq!(step(50_000, true), 75_000);
     }
 
     #[test]

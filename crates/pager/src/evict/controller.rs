@@ -65,7 +65,7 @@ pub struct Evictor<'p> {
     refilling: bool,
     place: Box<dyn Place>,
     /// Since when rounds have found nothing to evict, and how many have.
-    stuck_since: Option<(u64, u32)>,
+    pub(super) stuck_since: Option<(u64, u32)>,
     kept_since: KeptSince,
     pub(super) rounds: Rounds,
     pub(super) adapting: Option<Adapting>,

@@ -1,11 +1,11 @@
 //! The evictor's part in a budget that follows the program ([`super::adapting`]).
 use std::sync::atomic::Ordering::Relaxed;
 
-use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::sync::now_ns;
 
-use super::adapting::{DELIVERY_NS, Seen};
+use super::adapting::Seen;
 use super::controller::Evictor;
+use crate::protocol::measured::DELIVERY_NS;
 
 impl Evictor<'_> {
     /// Has the budget follow the program, if that is wished.
@@ -23,9 +23,10 @@ impl Evictor<'_> {
             now_ns,
             waited_ns: ledger.refault_ns.load(Relaxed) + fetches * DELIVERY_NS,
             cpu_ns: pager.program_cpu_ns(),
+            starves: pager.budget.wanted() > 0 && self.stuck_since.is_some(),
         };
         let budget = &pager.budget;
-        let ceiling = ledger.ceiling_bytes.load(Relaxed) / PAGE_SIZE as u64;
+        let ceiling = pager.ceiling.load(Relaxed);
         let next = adapting.step(seen, budget.get(), budget.resident_in_all(), ceiling);
         if next != budget.get() {
             budget.set(next);

@@ -35,10 +35,10 @@ impl Memory for Pager {
 }
 
 impl Pager {
-    /// Has it measured from now on how much memory the program needs, or no more. Allocates; not
-    /// for the fault path.
-    pub fn measure(&self, on: bool) {
-        self.probes.set_on(on);
+    /// Has it measured from now on, until this time of `CLOCK_MONOTONIC`, how much memory the
+    /// program needs. Allocates; not for the fault path.
+    pub fn measure_until(&self, now_ns: u64) {
+        self.probes.begin(now_ns);
         self.budget.work.ring();
     }
 
@@ -66,10 +66,19 @@ impl Evictor<'_> {
     /// Begins the looks that are due. A page that is there is taken out, and goes all the way to
     /// the store: what its return costs is what it would cost with less memory.
     pub(super) fn measure(&mut self) {
-        let (pager, now_ns) = (self.pager, now_ns());
+        let pager = self.pager;
         let measured = &pager.ledger.measured;
+        if !pager.probes.is_on() && !self.rounds.is_on() {
+            return;
+        }
+        let now_ns = now_ns();
+        pager.probes.end_at(now_ns);
         if !pager.probes.is_on() {
             return self.rounds.end(&pager.probes, measured, now_ns);
+        }
+        // A store that refuses pages is given time, as for other rounds.
+        if !self.rounds.is_due(now_ns) || self.health.pause(now_ns).is_some() {
+            return;
         }
         self.candidates.clear();
         let candidates = &mut self.candidates;

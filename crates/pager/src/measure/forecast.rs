@@ -1,11 +1,8 @@
 //! What the curve means for the program's time: expected slowdown, the knee, the least memory for a
 //! given slowdown.
 use super::curve::Curve;
-use crate::protocol::measured::Measured;
+use crate::protocol::measured::{DELIVERY_NS, Measured};
 
-/// A fault's way to the pager and back, which the pager does not see: into the kernel, two threads
-/// woken, and out (docs/decisions/0076-how-much-memory-a-program-needs.md).
-const DELIVERY_NS: f64 = 5_000.0;
 /// Steps in which memory is looked at, in hundredths of what is in use.
 const STEPS: u64 = 100;
 /// Fewer pages taken out tell nothing.
@@ -37,7 +34,7 @@ impl Forecast {
         let beside = (parallel + 1.0 - processors as f64).clamp(0.0, 1.0);
         let evict_ns = measured.take_cpu_ns as f64 / measured.takes as f64;
         let fetched = measured.fetched_pages as f64;
-        let fetch_ns = measured.fetch_ns as f64 + measured.fetches as f64 * DELIVERY_NS;
+        let fetch_ns = measured.fetch_ns as f64 + measured.fetches as f64 * DELIVERY_NS as f64;
         // Nothing that was taken out was used again: no miss has been seen, nor is one expected.
         let miss_ns = match measured.fetched_pages {
             0 => 0.0,
@@ -73,7 +70,7 @@ impl Forecast {
     }
 
     fn step(&self, step: u64) -> u64 {
-        self.pages_max() * step / STEPS
+        (self.pages_max() * step / STEPS).max(1)
     }
 
     /// The fewest pages with which no more is expected than `slowdown`.

@@ -1,7 +1,7 @@
 //! The looks at sampled pages that are open: begun by the evictor, ended by the fault that brings
 //! the page back.
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use pagetide_kernel::PageNumber;
 use pagetide_kernel::sync::now_ns;
@@ -92,7 +92,8 @@ impl Entry {
 /// Whether there is measuring, and the looks that are open.
 #[derive(Default)]
 pub struct Probes {
-    on: AtomicBool,
+    /// `CLOCK_MONOTONIC` until which there is measuring; 0 for not at all.
+    until_ns: AtomicU64,
     one_in: AtomicU64,
     /// Made when measuring begins: the fault path never allocates.
     entries: OnceLock<Box<[Entry]>>,
@@ -113,14 +114,22 @@ impl Probes {
     /// Whether there is measuring: one relaxed load.
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.on.load(Relaxed)
+        self.until_ns.load(Relaxed) != 0
     }
 
-    /// Measuring begins or ends; the evictor is to be rung. Allocates; not for the fault path.
-    pub fn set_on(&self, on: bool) {
+    /// Measuring begins, and ends when [`Probes::end_at`] finds that it is time. Allocates, if it
+    /// is the first time; not for the fault path.
+    pub fn begin(&self, until_ns: u64) {
         let make = || (0..PLACES).map(|_| Entry::default()).collect();
         self.entries.get_or_init(make);
-        self.on.store(on, SeqCst);
+        self.until_ns.store(until_ns.max(1), SeqCst);
+    }
+
+    /// Measuring ends, if it is time at `now_ns`.
+    pub fn end_at(&self, now_ns: u64) {
+        if self.until_ns.load(Relaxed) <= now_ns {
+            self.until_ns.store(0, SeqCst);
+        }
     }
 
     /// One page in so many, a power of two, is in the sample.
@@ -140,7 +149,7 @@ impl Probes {
     /// The places where `page` may be.
     fn chain(&self, page: PageNumber) -> impl Iterator<Item = &Entry> {
         let (entries, start) = (self.entries(), hash(page) as usize);
-        (0..entries.len()).map(move |step| &entries[(start + step) % entries.len()])
+        (0..entries.len()).map(move |step| &entries[start.wrapping_add(step) % entries.len()])
     }
 
     fn find(&self, page: PageNumber) -> Option<&Entry> {

@@ -60,7 +60,7 @@ impl Rounds {
             probes.set_one_in(1);
             cells.begin(now_ns, PART_NS);
         }
-        if now_ns - self.last_tick_ns < TICK_NS {
+        if !self.is_due(now_ns) {
             return;
         }
         self.last_tick_ns = now_ns;
@@ -84,6 +84,16 @@ impl Rounds {
         if self.ticks.is_multiple_of(PUBLISH_TICKS) {
             probes.publish(cells, &mut self.open, now_ns);
         }
+    }
+
+    /// Whether measuring goes on, as far as this knows.
+    pub fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Whether it is time for the next looks.
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        !self.is_on || now_ns - self.last_tick_ns >= TICK_NS
     }
 
     /// Measuring is over: what was seen is counted.

@@ -135,8 +135,6 @@ macro_rules! counters {
 
 counters! {
     budget_bytes,
-    /// The most that the budget may become where it follows the program; else 0.
-    ceiling_bytes,
     run_budget_bytes,
     resident_bytes,
     resident_bytes_max,

@@ -7,6 +7,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub const AGES: usize = 8 * (AGE_EXPONENT_MAX - AGE_EXPONENT_MIN) + 2;
 const AGE_EXPONENT_MIN: usize = 16;
 const AGE_EXPONENT_MAX: usize = 44;
+/// What a fault's way to the pager and back is taken to be, which the pager does not see: into the
+/// kernel, two threads woken, and out. An assumption, of what a fault costs in all
+/// (docs/decisions/0063-where-a-faults-time-goes.md).
+pub const DELIVERY_NS: u64 = 5_000;
+/// Pages of an address space: a ledger that says more is damaged.
+const PAGES_MAX: u64 = 1 << 35;
 /// Parts that the measured time is cut into, all of one length.
 pub const PARTS: usize = 8;
 
@@ -49,7 +55,7 @@ pub struct MeasuredCells {
     pub program_cpu_ns: AtomicU64,
     /// The length of a part, in nanoseconds.
     pub part_ns: AtomicU64,
-    /// The most pages in use, by the sample.
+    /// The most pages in use.
     pub pages_max: AtomicU64,
     /// One page in so many is looked at.
     pub one_in: AtomicU64,
@@ -161,7 +167,8 @@ impl MeasuredCells {
     pub fn count_open(&self, open: &mut OpenLooks, at_ns: u64, age_ns: u64, count: u32) {
         let since = at_ns.saturating_sub(self.began_ns.load(Relaxed));
         let index = since / self.part_ns.load(Relaxed).max(1);
-        open.0[(index as usize).min(PARTS - 1)][age_class(age_ns)] += count;
+        let cell = &mut open.0[(index as usize).min(PARTS - 1)][age_class(age_ns)];
+        *cell = cell.saturating_add(count);
     }
 
     /// What was measured so far; none if nothing was.
@@ -172,7 +179,7 @@ impl MeasuredCells {
             elapsed_ns: get(&self.elapsed_ns),
             program_cpu_ns: get(&self.program_cpu_ns),
             part_ns: get(&self.part_ns).max(1),
-            pages_max: get(&self.pages_max),
+            pages_max: get(&self.pages_max).min(PAGES_MAX),
             one_in: get(&self.one_in),
             takes: get(&self.takes),
             take_cpu_ns: get(&self.take_cpu_ns),

@@ -146,10 +146,10 @@ pub enum Request {
         /// How long to wait for the bound to hold, in milliseconds.
         timeout_ms: u64,
     },
-    /// Measure from now on how much memory the program needs, or no more.
+    /// Measure from now on how much memory the program needs.
     Measure {
-        /// Which.
-        on: bool,
+        /// For how long, in milliseconds, whatever becomes of who asked.
+        for_ms: u64,
     },
 }
 

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`mod@file`] | the memory they share: the budget, and a slot for each process |
 //! | [`division`] | who is to give up how much, and who may have it; knows no kernel |
+//! | `slot` | what the file says of one process |
 //! | [`member`] | a process's own part: its slot, what it asks for, how it gives up |
 //!
 //! There is no server and no count of free pages. What is free is the budget less the sum of what
@@ -14,3 +15,4 @@
 pub mod division;
 pub mod file;
 pub mod member;
+mod slot;

@@ -45,7 +45,7 @@ impl Memory for Simulated {
 fn measured(accesses: impl Iterator<Item = u64>) -> Curve {
     let (cells, probes, memory) = (cells(), Probes::default(), Simulated::default());
     let mut rounds = Rounds::default();
-    probes.set_on(true);
+    probes.begin(u64::MAX);
     let mut last_tick = 0;
     let mut now = 0;
     for (step, page) in accesses.enumerate() {
