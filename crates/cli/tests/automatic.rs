@@ -99,7 +99,7 @@ fn a_program_that_locks_more_than_the_floor_goes_on() {
     // Longer than a pager waits for room that nothing gives.
     let seconds = if is_slow() { "60" } else { "15" };
     let mut command = governed(&options, locker);
-    let outcome = run(command.args(["24", "24", seconds]), LIMIT);
+    let outcome = run(command.args(["24", "1", seconds]), LIMIT);
     if outcome.code() == Some(3) {
         return skipped(name, &outcome.stderr_text());
     }
