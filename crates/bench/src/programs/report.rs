@@ -33,6 +33,10 @@ pub fn text(results: &Results) -> String {
              of the peak for page tables\n",
             mib(results.allowance_bytes as f64)
         );
+        if rows().any(|row| row.is_helped()) {
+            out += "OOM: so often the OOM killer was called with most of the swap free, and held \
+                    off\n";
+        }
     }
     let any = rows().next().is_some();
     for (at, summary) in results.summary.iter().enumerate().filter(|_| any) {
@@ -77,7 +81,7 @@ fn bounded(programs: &[Measured], at: usize, share: Bound) -> String {
     let heads = [
         "", "peak MiB", "alone", "cpu", "pagetide", "cpu", "swap", "cpu",
     ];
-    let mut times = Table::new(&[&heads[..], &["wall ratio", "cpu ratio"]].concat());
+    let mut times = Table::new(&[&heads[..], &["OOM", "wall ratio", "cpu ratio"]].concat());
     let heads = [
         "",
         "on demand",
@@ -111,6 +115,7 @@ fn bounded(programs: &[Measured], at: usize, share: Bound) -> String {
             cpu(pagetide),
             swap_of(&wall),
             swap_of(&cpu),
+            swap_of(&|side| pages(side, |f| f.held_off)),
             cell(ratio.wall, 2),
             cell(ratio.cpu, 2),
         ]);
@@ -199,12 +204,13 @@ fn means(summary: &Summary) -> String {
     let mut out = line(&format!("wall over {over}"), &summary.wall);
     out += &line(&format!("cpu over {over}"), &summary.cpu);
     out += &line("pages on demand over swap-ins", &summary.demand);
-    for (whom, failed) in [
-        ("pagetide", &summary.pagetide_failed),
-        ("swap", &summary.swap_failed),
+    for (what, programs) in [
+        ("not survived under pagetide", &summary.pagetide_failed),
+        ("not survived under swap", &summary.swap_failed),
+        ("survived under swap with help alone", &summary.swap_helped),
     ] {
-        if !failed.is_empty() {
-            out += &format!("not survived under {whom}: {}\n", failed.join(", "));
+        if !programs.is_empty() {
+            out += &format!("{what}: {}\n", programs.join(", "));
         }
     }
     out
