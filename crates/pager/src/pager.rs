@@ -11,7 +11,7 @@ use crate::address_space::space::AddressSpace;
 use crate::budget::Budget;
 use crate::callback::ThreadCallback;
 use crate::evict::adapting::Automatic;
-use crate::evict::staging::{HELD_MAX, Staging};
+use crate::evict::staging::{BATCH_PAGES, HELD_MAX, Staging};
 use crate::fault::blocks::Blocks;
 use crate::fault::filled_ahead::FilledAhead;
 use crate::fault::pointers::Pointers;
@@ -298,13 +298,6 @@ impl Pager {
         self.victims.enqueue(&self.table, page);
     }
 
-    /// Takes up to `count` evictable pages, as the policy chooses, into `victims` (emptied before).
-    /// Only for the evictor.
-    pub(crate) fn take_victims(&self, victims: &mut Vec<PageNumber>, count: usize) {
-        let budget = self.budget.get();
-        self.victims.take(&self.table, budget, victims, count);
-    }
-
     /// Pages to be evicted that are held aside for a while, to see whether they are wanted: where
     /// that costs the program nothing but the fault. A process that forks holds none any more: a
     /// fork waits until all are packed.
@@ -383,7 +376,7 @@ impl Pager {
     /// Whether a thread of the program has begun to unmap, move or empty memory and its event is
     /// unread, or was until just now: the kernel then refuses this operation, which does nothing.
     pub(crate) fn has_event_pending(&self) -> bool {
-        let nothing = self.staging.first(crate::evict::staging::BATCH_PAGES);
+        let nothing = self.staging.pages(0, BATCH_PAGES);
         self.handles().uffd.write_protect(nothing, false) == Err(Stop::EventPending)
     }
 

@@ -358,5 +358,7 @@ fn halves(range: PageRange) -> Vec<PageRange> {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod model;
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pagetide_kernel::PageNumber;
 
 use super::claim::{Claim, Purpose};
-use super::handler::{Fault, Handler};
+use super::handler::{Fault, Handler, Outcome};
 use crate::page::word::{Place, State, Word};
 use crate::pager::Pager;
 use crate::recorder::Kind;
@@ -18,14 +18,18 @@ impl Pager {
             self.ledger.faults_waited.fetch_add(1, Relaxed);
         }
     }
+
+    /// While measuring: a fetch has taken so long.
+    pub(super) fn note_fetch_time(&self, outcome: Outcome, took_ns: u64) {
+        if outcome == Outcome::Installed {
+            let measured = &self.ledger.measured;
+            measured.fetches.fetch_add(1, Relaxed);
+            measured.fetch_ns.fetch_add(took_ns, Relaxed);
+        }
+    }
 }
 
 impl<'p> Handler<'p> {
-    /// Whether `page` was installed a moment ago.
-    pub(crate) fn is_recent(&self, page: PageNumber) -> bool {
-        self.recent.contains(page)
-    }
-
     /// The first `count` pages of `claim` were installed. Of those that are `backed` the store's
     /// bytes are kept: most likely they are theirs when they are evicted.
     pub(super) fn publish_fetched(
