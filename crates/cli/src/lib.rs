@@ -66,10 +66,11 @@ pub fn main() -> u8 {
             json,
             curve,
             measure_for,
+            plot,
             bases,
         } => {
             let measure_for = curve.then_some(measure_for);
-            commands::stat::stat(pid, json, measure_for, &bases)
+            commands::stat::stat(pid, json, measure_for, plot.as_deref(), &bases)
         }
         Command::Limit {
             pid,
