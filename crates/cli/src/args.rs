@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::ArgPredicate;
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCandidates;
 use pagetide_pager::page::policy::Kind;
 
 use crate::bases::Bases;
+use crate::candidates::processes;
 use crate::commands::serve::ServeCommand;
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;
@@ -52,7 +54,7 @@ pub enum Command {
     #[command(after_help = exit::OF_PROCESSES)]
     Stat {
         /// Process ID, as `pagetide ps` lists it, or that of its `pagetide run`
-        #[arg(value_parser = pid)]
+        #[arg(value_parser = pid, add = ArgValueCandidates::new(processes))]
         pid: u32,
         /// Print a JSON object, in bytes and nanoseconds
         #[arg(long)]
@@ -81,7 +83,7 @@ pub enum Command {
     #[command(after_help = exit::OF_PROCESSES)]
     Limit {
         /// Process ID, as `pagetide ps` lists it, or that of its `pagetide run`
-        #[arg(value_parser = pid)]
+        #[arg(value_parser = pid, add = ArgValueCandidates::new(processes))]
         pid: u32,
         /// Most bytes resident, or in all under `run --memory`: 256M, 1.5G, or a share of the
         /// memory available to the process
@@ -377,6 +379,11 @@ pub struct Run {
     pub policy: Kind,
     /// The program and its arguments; after -- its name may begin with a dash
     // Hyphens are not allowed in its first word: a mistyped option would be taken for the program.
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    #[arg(
+        trailing_var_arg = true,
+        required = true,
+        value_name = "CMD",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     pub command: Vec<OsString>,
 }
