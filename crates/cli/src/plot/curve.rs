@@ -5,7 +5,7 @@ use svg::node::element::path::Data;
 use svg::node::element::{Group, Line, Path};
 
 use super::svg::{FAULT_PANEL, LEFT, RESIDENT_PANEL, RIGHT, Scale};
-use super::svg::{grid, key, page, step, text, vertical};
+use super::svg::{grid, key, page, step, text, tick, vertical};
 use crate::curve::{Need, Point};
 use crate::governed::printable;
 use crate::size::{Bytes, Count};
@@ -81,15 +81,8 @@ fn memory_axis(memory: &Scale) -> Group {
     let mut group = Group::new();
     for n in 0..=(memory.value_max / distance) as u32 {
         let value = f64::from(n) * distance;
-        let x = memory.place(value);
-        let tick = Line::new()
-            .set("x1", x)
-            .set("x2", x)
-            .set("y1", y)
-            .set("y2", y + 5.0)
-            .set("class", "grid");
         let label = Bytes(value as u64).to_string();
-        group = group.add(tick).add(text(x, y + 20.0, "middle", &label));
+        group = group.add(tick(memory.place(value), &label));
     }
     let middle = (LEFT + RIGHT) / 2.0;
     group.add(text(middle, y + 40.0, "middle", "resident memory"))

@@ -264,6 +264,20 @@ pub(super) fn grid(axis: &Scale, step: f64, label: impl Fn(f64) -> String) -> Gr
         })
 }
 
+/// A mark at `x` on the axis below both panels, with its label.
+pub(super) fn tick(x: f64, label: &str) -> Group {
+    let y = FAULT_PANEL.1;
+    let line = Line::new()
+        .set("x1", x)
+        .set("x2", x)
+        .set("y1", y)
+        .set("y2", y + 5.0)
+        .set("class", "grid");
+    Group::new()
+        .add(line)
+        .add(text(x, y + 20.0, "middle", label))
+}
+
 fn time_axis(time: &Scale) -> Group {
     let (unit_seconds, unit) = match time.value_max {
         s if s >= 3.0 * 3600.0 => (3600.0, "h"),
@@ -282,13 +296,7 @@ fn time_axis(time: &Scale) -> Group {
         let value = f64::from(n) * distance;
         let x = time.place(value * unit_seconds);
         let label = format!("{} {unit}", (value * 100.0).round() / 100.0);
-        let tick = Line::new()
-            .set("x1", x)
-            .set("x2", x)
-            .set("y1", y)
-            .set("y2", y + 5.0)
-            .set("class", "grid");
-        group = group.add(tick).add(text(x, y + 20.0, "middle", &label));
+        group = group.add(tick(x, &label));
     }
     group.add(text(
         (LEFT + RIGHT) / 2.0,
