@@ -1,5 +1,6 @@
 //! The small commands, one a file.
 pub mod bench;
+pub mod completions;
 pub mod limit;
 pub mod lock;
 pub mod locks;

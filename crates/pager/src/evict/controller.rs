@@ -163,6 +163,7 @@ impl<'p> Evictor<'p> {
         }
         self.measure();
         self.adapt();
+        self.pager.divide_memory();
         match self.need_in_share() {
             0 => {
                 self.health.note_well();
@@ -323,13 +324,7 @@ impl<'p> Evictor<'p> {
         let budget = &pager.budget;
         let starving = budget.wanted() > 0 || budget.resident() > budget.limit();
         if self.health.note_refusal(now_ns(), starving) {
-            let message = format!(
-                "the {} store has taken no page for {} s while the program waited for memory, so \
-                 its budget cannot be held: {error}; give the store room, or use a larger \
-                 --resident",
-                pager.stores.active().capabilities().scheme,
-                STALL_LIMIT.as_secs()
-            );
+            let message = pager.refusal(&error, STALL_LIMIT.as_secs());
             pager.end_process_for(Loss::Budget, &message);
         }
     }
