@@ -20,7 +20,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs python test-python lint-python deb test-deb dist fmt lint shape msrv deny miri fuzz clean toolchain
+.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick test-serve demo soak bench-first bench-programs python test-python lint-python deb test-deb dist fmt lint shape msrv deny miri fuzz clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -75,6 +75,12 @@ test-kernels: test-programs
 # Hazards and programs that fork, on an old kernel and the newest.
 test-kernels-quick:
 	@$(MAKE) test-kernels KERNELS="6.1 7.3" KERNELS_OPTIONS="--suite quick $(KERNELS_OPTIONS)"
+
+# `serve criu` with CRIU itself, in two versions: real programs, and CRIU's own tests. Needs root. Exit code 77 of the script: it cannot be done here.
+SERVE_OPTIONS ?=
+test-serve: build
+	-@./examples/install-for-tests.sh redis-server=redis-server make=make gcc=gcc
+	@python3 tests/criu/run.py --pagetide "$(RELEASE)/pagetide" --work "$(TARGET)/criu" $(SERVE_OPTIONS) || test $$? = 77
 
 demo: toolchain
 	@./examples/install-for-tests.sh python3=python3 sqlite3=sqlite3

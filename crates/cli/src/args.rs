@@ -142,7 +142,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Give other processes their pages: virtual machines that resume from an image
+    /// Give other processes their pages: virtual machines that resume, processes that are restored
     #[command(subcommand, after_help = exit::OF_SERVE)]
     Serve(ServeCommand),
     /// Measure Pagetide beside its peers: hands over to pagetide-bench

@@ -35,12 +35,6 @@ pub mod stores;
 pub mod tree;
 pub mod write_notification;
 
-/// What fuzz targets call (`fuzz/`). It is there when they are built, else no part of the crate.
-#[cfg(fuzzing)]
-pub mod exercise {
-    pub use crate::address_space::event_log::model::exercise as event_log;
-}
-
 pub use evict::controller::Evictor;
 pub use fault::thread::FaultThread;
 pub use handles::{Handles, Ownership, StartError};

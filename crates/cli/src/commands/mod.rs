@@ -1,4 +1,5 @@
 //! The small commands, one a file.
+pub(crate) mod background;
 pub mod bench;
 pub mod completions;
 pub mod limit;

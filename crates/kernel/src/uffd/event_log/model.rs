@@ -72,7 +72,7 @@ impl Model {
 
     /// Whether a call that took what was at `place` has not been told of. Memory that moved there
     /// and changed again before that can be lost: the calls that the agent stands before go one at
-    /// a time therefore ([`crate::address_space::mapping_lock`]), and bare ones are at risk.
+    /// a time therefore (the pager's `mapping_lock`), and bare ones are at risk.
     fn is_late(&self, place: u64) -> bool {
         let takes = |event: &Event| match event {
             Event::Unmap(range) | Event::Remap { from: range, .. } => meets(*range, block(place)),
