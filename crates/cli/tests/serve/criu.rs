@@ -523,6 +523,15 @@ fn the_pages_waited_for_come_first_the_next_time() {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
 }
 
+/// The restore has failed, and its task lives: CRIU would have ended it.
+fn ends_with_failure(server: Server, why: &str) {
+    server.wait_for("the message", |server| server.log().contains(why));
+    server.tell();
+    server.wait_for("another", |server| server.log().contains("another signal"));
+    let (status, log, _place) = server.end();
+    assert_eq!(status.code(), Some(1), "{log}");
+}
+
 #[test]
 fn what_cannot_be_restored_is_said() {
     if !able_to_follow() {
@@ -536,17 +545,12 @@ fn what_cannot_be_restored_is_said() {
         let (server, restore) = begun(&mut task, &[]);
         restore.say(word);
         send(&restore.0, &[0], &[std::io::stdin().as_fd()]);
-        let (status, log, _place) = server.ended();
-        assert_eq!(status.code(), Some(1), "{log}");
-        assert!(log.contains(why), "{log}");
+        ends_with_failure(server, why);
         task = memory(50);
     }
     let (server, restore) = begun(&mut task, &[]);
     drop(restore);
-    drop(task);
-    let (status, log, _place) = server.ended();
-    assert_eq!(status.code(), Some(1), "{log}");
-    assert!(log.contains("before the restore was finished"), "{log}");
+    ends_with_failure(server, "before the restore was finished");
     let output = Command::new(PAGETIDE)
         .args(["serve", "criu", "-D", "/"])
         .output()

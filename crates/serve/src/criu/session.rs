@@ -108,10 +108,13 @@ impl Session {
     /// [`Failed`]. Where the restore failed, its tasks were served until they were gone.
     pub fn run(self) -> Result<(), Failed> {
         let heard = self.hear();
-        if heard.is_ok() {
-            self.begins.come();
+        match &heard {
+            Ok(()) => self.begins.come(),
+            // Of a restore that failed CRIU ends the tasks. Their memory may not be registered.
+            Err(error) => (self.crew.say)(&format!(
+                "{error}; its tasks are served what they touch, until they are gone"
+            )),
         }
-        // Of a restore that failed the tasks end: until then what they touch is served.
         self.crew.wait_for_all();
         self.tree.disconnect();
         if let Some(recorder) = &self.crew.recorder {
