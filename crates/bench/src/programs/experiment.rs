@@ -3,6 +3,7 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::catalogue::{PROGRAMS, Program};
 use super::findings::Findings;
@@ -134,7 +135,7 @@ impl<'a> Bench<'a> {
         progress(&format!("{}: making it ready", program.name));
         let python = self.tools.meet(program)?;
         let ready = prepare(program, self.plan.scale, &python, &self.directory)?;
-        let (expected, peak) = self.peak(program, &ready)?;
+        let (expected, peak, mean) = self.peak(program, &ready)?;
         let keep = |_: &str, _, found: Result<Findings>| found.map(Some);
         let measured = in_turns(
             self.environments(program, peak),
@@ -153,6 +154,10 @@ impl<'a> Bench<'a> {
         let measuring = match self.plan.measure {
             true => Some(sides.next().ok_or_else(missing)?),
             false => None,
+        };
+        let following = match self.plan.auto {
+            Some(_) => Some(sides.next().ok_or_else(missing)?),
+            None => None,
         };
         let mut rows = Vec::new();
         for share in &self.plan.share {
@@ -179,17 +184,19 @@ impl<'a> Bench<'a> {
             peak_bytes: peak,
             alone,
             measuring,
+            following,
+            mean_bytes: mean,
             rows,
         })
     }
 
-    /// What it prints and the most memory it takes, from a run by itself whose time does not count;
-    /// it also brings the program's files into the page cache.
-    fn peak(&self, program: &Program, ready: &Ready) -> Result<(String, u64)> {
+    /// What it prints, the most memory it takes and that in the mean, from a run by itself whose
+    /// time does not count; it also brings the program's files into the page cache.
+    fn peak(&self, program: &Program, ready: &Ready) -> Result<(String, u64, u64)> {
         let name = format!("{} for its peak", program.name);
         progress(&name);
         let alone = Environment::new(name, Home::Alone, self.plan.timeout);
-        let (findings, peak) = alone.run_once(ready, true)?;
+        let (findings, peak) = alone.run_once(ready, Some(Duration::from_millis(1)))?;
         if let Some(failure) = &findings.failure {
             return Err(Error::other(format!("alone: {}", failure.text())));
         }
@@ -197,7 +204,11 @@ impl<'a> Bench<'a> {
             return Err(Error::other("it was over before its memory was seen"));
         }
         say(&format!("{}: peak {}", program.name, mib(peak as f64)));
-        Ok((findings.output, peak))
+        Ok((
+            findings.output,
+            peak,
+            findings.resident_bytes_mean.unwrap_or(0),
+        ))
     }
 
     fn swaps(&self, share: Bound) -> bool {
@@ -214,6 +225,10 @@ impl<'a> Bench<'a> {
         if self.plan.measure {
             let home = Home::Measuring(self.pagetide.clone(), Bound::Fits.of(peak));
             all.push(new("measured", home));
+        }
+        if let Some(percent) = self.plan.auto {
+            let home = Home::Following(self.pagetide.clone(), percent);
+            all.push(new("with a budget that follows it", home));
         }
         for share in &self.plan.share {
             let budget = share.of(peak);
@@ -236,6 +251,7 @@ impl<'a> Bench<'a> {
             machine: self.machine,
             runs: self.plan.runs,
             scale: self.plan.scale,
+            auto_percent: self.plan.auto,
             allowance_bytes: self.plan.allowance,
             summary: summary.collect(),
             not_measured: self.not_measured,

@@ -6,7 +6,6 @@ use pagetide_kernel::PageNumber;
 use pagetide_kernel::sync::{now_ns, process_cpu_ns, thread_cpu_ns};
 
 use super::controller::Evictor;
-use crate::fault::handler::Outcome;
 use crate::measure::probes::Whereabouts;
 use crate::measure::rounds::Memory;
 use crate::page::word::State;
@@ -40,15 +39,6 @@ impl Pager {
     pub fn measure_until(&self, now_ns: u64) {
         self.probes.begin(now_ns);
         self.budget.work.ring();
-    }
-
-    /// While measuring: a fetch has taken so long.
-    pub(crate) fn note_fetch_time(&self, outcome: Outcome, took_ns: u64) {
-        if outcome == Outcome::Installed {
-            let measured = &self.ledger.measured;
-            measured.fetches.fetch_add(1, Relaxed);
-            measured.fetch_ns.fetch_add(took_ns, Relaxed);
-        }
     }
 
     /// Processor time that the program itself has used, in nanoseconds.

@@ -57,7 +57,9 @@ impl<'p> Handler<'p> {
         });
         let ledger = pager.ledger;
         ledger.fetched_pages.fetch_add(count, Relaxed);
-        if pager.probes.is_on() {
+        if pager.probes.is_block(first) {
+            let fetches = u64::from(demanded);
+            ledger.measured.fetches.fetch_add(fetches, Relaxed);
             ledger.measured.fetched_pages.fetch_add(count, Relaxed);
         }
         match purpose {

@@ -12,9 +12,14 @@ use crate::protocol::measured::{MeasuredCells, OpenLooks, Seen};
 pub const SAMPLE_MAX: usize = 4096;
 /// Places for pages with open looks: four for each page of a sample.
 const PLACES: usize = 4 * SAMPLE_MAX;
-/// Neighbours are in a sample together, so many pages: a program that uses them in order is then
-/// served as it would be with less memory, pages read ahead included.
+/// Blocks of neighbours that are taken out together have so many pages: they are read ahead as they
+/// would be with less memory.
 const BLOCK_SHIFT: u32 = 4;
+/// The smallest distance of the pages in a sample: where neighbours are out as well, they are read
+/// ahead, and nothing is known of their own use.
+pub const ONE_IN_MIN: u64 = 16;
+/// For one page of whole blocks there are so many in the sample.
+const PAGES_A_BLOCK_PAGE: u64 = 2;
 /// Of a page looked at very often in vain, so many looks are counted, each for several.
 const COUNTED_MAX: u64 = 64;
 
@@ -31,17 +36,25 @@ pub fn block_hash(page: PageNumber) -> u64 {
     hash(PageNumber(page.0 >> BLOCK_SHIFT))
 }
 
-/// Whether the page's block is that one of `one_in` neighbouring blocks, a power of two, that is in
-/// the sample: of each two it is one by a hash, of each two such pairs it is one of them, and so
-/// on. So any part of the memory is in the sample in proportion, and a smaller sample is part of a
-/// larger one.
-pub fn is_sampled(page: PageNumber, one_in: u64) -> bool {
-    let block = page.0 >> BLOCK_SHIFT;
-    (1..=one_in.max(1).trailing_zeros()).all(|level| {
-        let group = block >> level;
+/// Whether `number` is that one of `one_in` neighbours, a power of two, that is chosen: of each two
+/// it is one by a hash, of each two such pairs it is one of them, and so on. So any part of the
+/// memory is in the sample in proportion, and a smaller sample is part of a larger one.
+fn is_chosen(number: u64, one_in: u64) -> bool {
+    (1..=one_in.trailing_zeros()).all(|level| {
+        let group = number >> level;
         let half = hash(PageNumber(group << 6 | u64::from(level))) & 1;
-        block >> (level - 1) & 1 == half
+        number >> (level - 1) & 1 == half
     })
+}
+
+/// Whether the page is looked at, where one of `one_in` is.
+pub fn is_sampled(page: PageNumber, one_in: u64) -> bool {
+    is_chosen(page.0, one_in) && !is_in_block(page, one_in)
+}
+
+/// Whether the page is one of those that are taken out by whole blocks, to see what they cost.
+pub fn is_in_block(page: PageNumber, one_in: u64) -> bool {
+    is_chosen(page.0 >> BLOCK_SHIFT, one_in * PAGES_A_BLOCK_PAGE)
 }
 
 /// A page with open looks. Written by the evictor, but for `used_ns`.
@@ -134,7 +147,7 @@ impl Probes {
 
     /// One page in so many, a power of two, is in the sample.
     pub fn one_in(&self) -> u64 {
-        self.one_in.load(Relaxed).max(1)
+        self.one_in.load(Relaxed).max(ONE_IN_MIN)
     }
 
     /// Changes that.
@@ -157,6 +170,12 @@ impl Probes {
         chain
             .find(|entry| [0, page.0].contains(&entry.page.load(Acquire)))
             .filter(|entry| entry.page.load(Relaxed) == page.0)
+    }
+
+    /// Whether there is measuring, and `page` is in a block that was taken out.
+    #[inline]
+    pub fn is_block(&self, page: PageNumber) -> bool {
+        self.is_on() && is_in_block(page, self.one_in())
     }
 
     /// `page` was brought back by a fault. May be called in a signal handler.
@@ -183,6 +202,9 @@ impl Probes {
         whereabouts: Whereabouts,
         now_ns: u64,
     ) -> bool {
+        if is_in_block(page, self.one_in()) {
+            return whereabouts == Whereabouts::There;
+        }
         let mut chain = self.chain(page);
         let Some(entry) = chain.find(|e| [0, page.0].contains(&e.page.load(Relaxed))) else {
             return false;
@@ -220,7 +242,12 @@ impl Probes {
 
     /// Forgets pages that are no longer in the sample, or gone: `keep` says which are to stay. For
     /// the evictor alone; a use meanwhile may not be seen.
-    pub fn retain(&self, cells: &MeasuredCells, keep: impl Fn(PageNumber) -> Whereabouts) {
+    pub fn retain(
+        &self,
+        cells: &MeasuredCells,
+        now_ns: u64,
+        keep: impl Fn(PageNumber) -> Whereabouts,
+    ) {
         let taken = |entry: &Entry| {
             let page = PageNumber(entry.page.swap(0, AcqRel));
             let kept = [
@@ -247,7 +274,9 @@ impl Probes {
                 gone.first_ns.store(first, Relaxed);
                 gone.last_ns.store(last, Relaxed);
                 gone.count.store(count, Relaxed);
-                gone.looks(|at, count| cells.note_seen(at, Seen::Gone, count));
+                gone.looks(|at, count| {
+                    cells.note_seen(at, Seen::Gone(now_ns.saturating_sub(at)), count);
+                });
                 continue;
             }
             let free = self.chain(page).find(|entry| entry.page.load(Relaxed) == 0);
