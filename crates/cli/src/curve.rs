@@ -23,7 +23,8 @@ pub struct Point {
     share: f64,
     /// Expected time over that with all.
     expected_time: f64,
-    /// Pages missed in a second.
+    /// Pages missed in all the time measured, and in a second.
+    misses: f64,
     misses_per_second: f64,
 }
 
@@ -57,6 +58,7 @@ impl Need {
             bytes: pages * PAGE_BYTES,
             share: pages as f64 / pages_max as f64,
             expected_time: forecast.slowdown(pages),
+            misses: forecast.misses(pages),
             misses_per_second: forecast.misses_per_second(pages),
         };
         let least = forecast.least_for(SLOWDOWN);

@@ -7,8 +7,8 @@ pub struct Point {
     bytes: f64,
     /// Over the time with all.
     pub expected_time: f64,
-    /// Pages missed in a second of the time with all.
-    pub misses_per_second: f64,
+    /// Pages missed in all.
+    pub misses: f64,
 }
 
 /// What a measured process needs.
@@ -36,7 +36,7 @@ impl Need {
                 Point {
                     bytes,
                     expected_time: between(|point| point.expected_time),
-                    misses_per_second: between(|point| point.misses_per_second),
+                    misses: between(|point| point.misses),
                 }
             }
             _ if bytes > first.bytes => *first,
@@ -57,14 +57,14 @@ mod tests {
                 .map(|(bytes, expected_time)| Point {
                     bytes,
                     expected_time,
-                    misses_per_second: expected_time,
+                    misses: expected_time,
                 })
                 .to_vec(),
         };
         let expected = [200, 100, 75, 50, 35, 20, 1].map(|bytes| need.expected(bytes));
         let numbers = expected.map(|point| {
             let point = point.expect("there are points");
-            assert_eq!(point.expected_time, point.misses_per_second);
+            assert_eq!(point.expected_time, point.misses);
             point.expected_time
         });
         assert_eq!(numbers, [1.0, 1.0, 1.5, 2.0, 3.5, 5.0, 5.0]);

@@ -167,8 +167,7 @@ fn expectations(programs: &[Measured]) -> String {
         for row in &program.rows {
             let point = need.and_then(|need| need.expected(row.resident_bytes));
             let expected = point.map(|point| point.expected_time);
-            let misses = point.zip(alone);
-            let misses = misses.map(|(point, seconds)| point.misses_per_second * seconds);
+            let misses = point.map(|point| point.misses);
             let fetched = row.pagetide.survived().and_then(|found| {
                 let pages = found.demand_pages.zip(found.ahead_pages);
                 pages.map(|(demand, ahead)| (demand + ahead) as f64)

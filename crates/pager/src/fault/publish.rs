@@ -57,11 +57,6 @@ impl<'p> Handler<'p> {
         });
         let ledger = pager.ledger;
         ledger.fetched_pages.fetch_add(count, Relaxed);
-        if pager.probes.is_block(first) {
-            let fetches = u64::from(demanded);
-            ledger.measured.fetches.fetch_add(fetches, Relaxed);
-            ledger.measured.fetched_pages.fetch_add(count, Relaxed);
-        }
         match purpose {
             Purpose::Load => {}
             Purpose::Ahead => {

@@ -9,17 +9,12 @@ use pagetide_kernel::sync::now_ns;
 use crate::protocol::measured::{MeasuredCells, OpenLooks, Seen};
 
 /// The most pages in the sample.
-pub const SAMPLE_MAX: usize = 4096;
+pub const SAMPLE_MAX: usize = 2048;
 /// Places for pages with open looks: four for each page of a sample.
 const PLACES: usize = 4 * SAMPLE_MAX;
-/// Blocks of neighbours that are taken out together have so many pages: they are read ahead as they
-/// would be with less memory.
-const BLOCK_SHIFT: u32 = 4;
 /// The smallest distance of the pages in a sample: where neighbours are out as well, they are read
 /// ahead, and nothing is known of their own use.
 pub const ONE_IN_MIN: u64 = 16;
-/// For one page of whole blocks there are so many in the sample.
-const PAGES_A_BLOCK_PAGE: u64 = 2;
 /// Of a page looked at very often in vain, so many looks are counted, each for several.
 const COUNTED_MAX: u64 = 64;
 
@@ -31,30 +26,15 @@ pub fn hash(page: PageNumber) -> u64 {
     x ^ (x >> 33)
 }
 
-/// The same of the block that it lies in.
-pub fn block_hash(page: PageNumber) -> u64 {
-    hash(PageNumber(page.0 >> BLOCK_SHIFT))
-}
-
-/// Whether `number` is that one of `one_in` neighbours, a power of two, that is chosen: of each two
-/// it is one by a hash, of each two such pairs it is one of them, and so on. So any part of the
-/// memory is in the sample in proportion, and a smaller sample is part of a larger one.
-fn is_chosen(number: u64, one_in: u64) -> bool {
-    (1..=one_in.trailing_zeros()).all(|level| {
-        let group = number >> level;
-        let half = hash(PageNumber(group << 6 | u64::from(level))) & 1;
-        number >> (level - 1) & 1 == half
-    })
-}
-
-/// Whether the page is looked at, where one of `one_in` is.
+/// Whether the page is that one of `one_in` neighbours, a power of two, that is in the sample: of
+/// each two it is one by a hash, of each two such pairs it is one of them, and so on. So any part
+/// of the memory is in the sample in proportion, and a smaller sample is part of a larger one.
 pub fn is_sampled(page: PageNumber, one_in: u64) -> bool {
-    is_chosen(page.0, one_in) && !is_in_block(page, one_in)
-}
-
-/// Whether the page is one of those that are taken out by whole blocks, to see what they cost.
-pub fn is_in_block(page: PageNumber, one_in: u64) -> bool {
-    is_chosen(page.0 >> BLOCK_SHIFT, one_in * PAGES_A_BLOCK_PAGE)
+    (1..=one_in.max(1).trailing_zeros()).all(|level| {
+        let group = page.0 >> level;
+        let half = hash(PageNumber(group << 6 | u64::from(level))) & 1;
+        page.0 >> (level - 1) & 1 == half
+    })
 }
 
 /// A page with open looks. Written by the evictor, but for `used_ns`.
@@ -172,12 +152,6 @@ impl Probes {
             .filter(|entry| entry.page.load(Relaxed) == page.0)
     }
 
-    /// Whether there is measuring, and `page` is in a block that was taken out.
-    #[inline]
-    pub fn is_block(&self, page: PageNumber) -> bool {
-        self.is_on() && is_in_block(page, self.one_in())
-    }
-
     /// `page` was brought back by a fault. May be called in a signal handler.
     #[inline]
     pub fn note_use(&self, page: PageNumber) {
@@ -202,9 +176,6 @@ impl Probes {
         whereabouts: Whereabouts,
         now_ns: u64,
     ) -> bool {
-        if is_in_block(page, self.one_in()) {
-            return whereabouts == Whereabouts::There;
-        }
         let mut chain = self.chain(page);
         let Some(entry) = chain.find(|e| [0, page.0].contains(&e.page.load(Relaxed))) else {
             return false;

@@ -4,23 +4,21 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::PageNumber;
 
-use super::probes::{
-    ONE_IN_MIN, Probes, SAMPLE_MAX, Whereabouts, block_hash, hash, is_in_block, is_sampled,
-};
+use super::probes::{ONE_IN_MIN, Probes, SAMPLE_MAX, Whereabouts, hash, is_sampled};
 use crate::protocol::measured::{MeasuredCells, OpenLooks};
 
 /// How often looks are begun.
 pub const TICK_NS: u64 = 10_000_000;
 /// The most looks begun at once: each may take a page out, and cost the program a fault.
-pub const LOOKS_MAX: usize = 32;
+pub const LOOKS_MAX: usize = 20;
 /// The least time of a round: a smaller sample is not looked at more often.
 const ROUND_NS: u64 = 100_000_000;
 /// The sample grows by a page in so long: a round then takes about a quarter of the time up to
 /// now, until the sample has its full size, and what a short program has just begun to use is soon
 /// looked at.
-const NS_A_PAGE: u64 = 1_000_000;
+const NS_A_PAGE: u64 = 2_000_000;
 /// It begins with so many.
-const SAMPLE_MIN: usize = 512;
+const SAMPLE_MIN: usize = 256;
 /// Length of the first parts of the time.
 const PART_NS: u64 = 125_000_000;
 /// In each part the pages in use are counted so often at least.
@@ -152,20 +150,19 @@ impl Rounds {
         sample.clear();
         memory.each_used(&mut |page| {
             pages += 1;
-            let is_in = |page, one_in| is_sampled(page, one_in) || is_in_block(page, one_in);
-            if is_in(page, one_in) {
+            if is_sampled(page, one_in) {
                 sample.push(page);
             }
             if sample.len() > most {
                 one_in *= 2;
-                sample.retain(|page| is_in(*page, one_in));
+                sample.retain(|page| is_sampled(*page, one_in));
             }
         });
         probes.set_one_in(one_in);
         self.round += 1;
         // Another order each round, so that no rhythm of the program's meets one of ours.
         let salt = hash(PageNumber(self.round));
-        sample.sort_unstable_by_key(|page| (block_hash(*page) ^ salt, *page));
+        sample.sort_unstable_by_key(|page| hash(*page) ^ salt);
         probes.retain(cells, now_ns, |page| {
             let found = memory.whereabouts(page);
             found.unwrap_or(Whereabouts::There)

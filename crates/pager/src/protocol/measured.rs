@@ -65,10 +65,6 @@ pub struct MeasuredCells {
     pub takes: AtomicU64,
     /// Processor time of that, in nanoseconds.
     pub take_cpu_ns: AtomicU64,
-    /// Faults meanwhile on pages of whole blocks that were taken out.
-    pub fetches: AtomicU64,
-    /// Pages that these faults brought, those that were read ahead included.
-    pub fetched_pages: AtomicU64,
     /// How long faults waited that were served by a read from the store.
     pub fetch_waits: Histogram,
     parts: [PartCells; PARTS],
@@ -92,8 +88,6 @@ impl MeasuredCells {
             &self.pages_max,
             &self.takes,
             &self.take_cpu_ns,
-            &self.fetches,
-            &self.fetched_pages,
         ] {
             cell.store(0, Relaxed);
         }
@@ -181,9 +175,7 @@ impl MeasuredCells {
             one_in: get(&self.one_in),
             takes: get(&self.takes),
             take_cpu_ns: get(&self.take_cpu_ns),
-            fetches: get(&self.fetches),
             fetch_wait_ns: self.fetch_waits.latency().p50,
-            fetched_pages: get(&self.fetched_pages),
             parts: self.parts.iter().map(PartCells::read).collect(),
         })
     }
@@ -279,10 +271,6 @@ pub struct Measured {
     /// How long a fault waited that was served by a read from the store: the median, in
     /// nanoseconds.
     pub fetch_wait_ns: u64,
-    /// Faults meanwhile on pages of whole blocks that were taken out.
-    pub fetches: u64,
-    /// Pages that these faults brought, those that were read ahead included.
-    pub fetched_pages: u64,
     /// In order of time.
     pub parts: Vec<Part>,
 }
