@@ -3,9 +3,10 @@ CARGO ?= cargo
 CC ?= cc
 PREFIX ?= /usr/local
 DESTDIR ?=
-# How long `make soak` runs, and with which random seed.
+# How long `make soak` runs, and each target of `make fuzz`; the random seed of the one, and which targets of the other (all).
 SECONDS ?= 60
 SEED ?= 1
+FUZZ ?=
 # Times `make bench-first` and `make bench-programs` run each system.
 RUNS ?= 5
 # What `make test-kernels` runs on, and options of tests/kernels/run.py for it.
@@ -19,7 +20,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick demo soak bench-first bench-programs python test-python lint-python deb test-deb dist fmt lint shape msrv deny miri clean toolchain
+.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick test-serve demo soak bench-first bench-programs python test-python lint-python deb test-deb dist fmt lint shape msrv deny miri fuzz clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -74,6 +75,12 @@ test-kernels: test-programs
 # Hazards and programs that fork, on an old kernel and the newest.
 test-kernels-quick:
 	@$(MAKE) test-kernels KERNELS="6.1 7.3" KERNELS_OPTIONS="--suite quick $(KERNELS_OPTIONS)"
+
+# `serve criu` with CRIU itself, in two versions: real programs, and CRIU's own tests. Needs root. Exit code 77 of the script: it cannot be done here.
+SERVE_OPTIONS ?=
+test-serve: build
+	-@./examples/install-for-tests.sh redis-server=redis-server make=make gcc=gcc
+	@python3 tests/criu/run.py --pagetide "$(RELEASE)/pagetide" --work "$(TARGET)/criu" $(SERVE_OPTIONS) || test $$? = 77
 
 demo: toolchain
 	@./examples/install-for-tests.sh python3=python3 sqlite3=sqlite3
@@ -132,6 +139,10 @@ lint:
 # What a check needs and this machine has not is SKIPPED, loudly.
 shape msrv deny miri:
 	@./tests/shape/check.sh $@ "$(abspath $(TARGET))"
+
+# All that reads bytes from outside, given any bytes: minutes, and no part of `make test`.
+fuzz:
+	@./tests/shape/check.sh $@ "$(abspath $(TARGET))" $(SECONDS) $(FUZZ)
 
 clean:
 	$(CARGO) clean

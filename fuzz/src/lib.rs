@@ -1,2 +1,3 @@
 //! What fuzz targets do with their input; the tests of the library run the same with made-up input.
 pub mod exercise;
+pub mod handshake;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The checks that need a tool which not everybody has: what cannot run here is SKIPPED, loudly, and is no failure.
-# usage: check.sh shape|msrv|deny|miri TARGET-DIRECTORY
+# usage: check.sh shape|msrv|deny|miri TARGET-DIRECTORY, or check.sh fuzz TARGET-DIRECTORY SECONDS [NAME...]
 set -eu
 cd "$(dirname "$0")/../.."
 target=$2
@@ -41,8 +41,20 @@ miri)
     cargo +nightly miri test -p pagetide-store --lib --no-default-features -- \
         chain:: file::extent:: lz4:: ram::class:: slots:: table:: uri::
     ;;
+fuzz)
+    # Each target in turn. What made one fail is kept in fuzz/artifacts; what was found to reach new code, in fuzz/corpus.
+    cargo fuzz --version >/dev/null 2>&1 || skip fuzz "install cargo-fuzz first: cargo install cargo-fuzz --locked"
+    cargo +nightly --version >/dev/null 2>&1 || skip fuzz "no nightly Rust: rustup toolchain install nightly"
+    seconds=$3
+    shift 3
+    for name in ${*:-$(cargo fuzz list)}; do
+        echo "fuzz: $name for $seconds s"
+        # A file, an answer or a message is a few KiB, and a single allocation of more than 64 MiB for one is a fault.
+        cargo +nightly fuzz run "$name" -- -max_total_time="$seconds" -max_len=16384 -timeout=10 -malloc_limit_mb=64
+    done
+    ;;
 *)
-    echo "usage: check.sh shape|msrv|deny|miri TARGET-DIRECTORY" >&2
+    echo "usage: check.sh shape|msrv|deny|miri TARGET-DIRECTORY, or check.sh fuzz TARGET-DIRECTORY SECONDS [NAME...]" >&2
     exit 2
     ;;
 esac

@@ -40,7 +40,7 @@ def body_end(text, at):
 
 def without_tests(text):
     """`text` without the items under #[cfg(test)] and the like."""
-    pattern = re.compile(r"#\[cfg\((?:test|all\(test[^\]]*|loom)\)\]\s*(?:#\[[^\]]*\]\s*)*")
+    pattern = re.compile(r"#\[cfg\((?:test|all\(test[^\]]*|any\(test, fuzzing\)|fuzzing|loom)\)\]\s*(?:#\[[^\]]*\]\s*)*")
     while found := pattern.search(text):
         end = body_end(text, found.end())
         text = text[:found.start()] + blank(text[found.start():end]) + text[end:]

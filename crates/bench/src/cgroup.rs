@@ -2,8 +2,11 @@
 //! down.
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::{sysfs, undo};
 
@@ -110,6 +113,34 @@ impl MemoryGroup {
             .find_map(|line| line.strip_prefix("oom_kill "))
             .ok_or_else(|| Error::other(format!("{name} has no oom_kill; it has `{text}`")))?;
         count.parse().map_err(Error::other)
+    }
+
+    /// Brings the group's counters up to date. The kernel does so every two seconds.
+    pub fn refresh_counters(&self) -> Result<()> {
+        sysfs::read(self.directory.join("memory.stat")).map(drop)
+    }
+
+    /// From now on the kernel's OOM killer ends no process of the group: who finds no room waits
+    /// until the limit is raised. The event, which does not block, is signalled each time. Only
+    /// version 1 can do that.
+    pub fn hold_off_oom_killer(&self) -> Result<OwnedFd> {
+        if self.unified {
+            let text = "the OOM killer of a memory cgroup of version 2 cannot be held off";
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let control = self.directory.join("memory.oom_control");
+        sysfs::write(&control, "1")?;
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let watched = fs::File::open(&control)?;
+        let words = format!("{} {}", event.as_raw_fd(), watched.as_raw_fd());
+        sysfs::write(self.directory.join("cgroup.event_control"), words)?;
+        Ok(event)
+    }
+
+    /// Whether a process waits because it has found no room.
+    pub fn is_under_oom(&self) -> Result<bool> {
+        let text = sysfs::read(self.directory.join("memory.oom_control"))?;
+        Ok(text.lines().any(|line| line == "under_oom 1"))
     }
 
     /// Starts the peak anew; version 2 before Linux 6.12 cannot.

@@ -3,11 +3,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgGroup, Args, Parser, Subcommand};
+use clap::builder::ArgPredicate;
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use clap_complete::engine::ArgValueCandidates;
 use pagetide_pager::page::policy::Kind;
 
 use crate::bases::Bases;
+use crate::candidates::processes;
 use crate::commands::serve::ServeCommand;
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;
@@ -51,7 +54,7 @@ pub enum Command {
     #[command(after_help = exit::OF_PROCESSES)]
     Stat {
         /// Process ID, as `pagetide ps` lists it, or that of its `pagetide run`
-        #[arg(value_parser = pid)]
+        #[arg(value_parser = pid, add = ArgValueCandidates::new(processes))]
         pid: u32,
         /// Print a JSON object, in bytes and nanoseconds
         #[arg(long)]
@@ -69,17 +72,21 @@ pub enum Command {
             requires = "curve"
         )]
         measure_for: Duration,
+        /// Draw what is expected with less memory to FILE, as SVG, beside printing it
+        #[arg(long, value_name = "FILE.svg", requires = "curve")]
+        plot: Option<PathBuf>,
         /// Where runs are
         #[command(flatten)]
         bases: Bases,
     },
-    /// Change the budget of a running process; returns when the new bound holds
+    /// Change the budget of a running process, or its --memory; returns when the new bound holds
     #[command(after_help = exit::OF_PROCESSES)]
     Limit {
         /// Process ID, as `pagetide ps` lists it, or that of its `pagetide run`
-        #[arg(value_parser = pid)]
+        #[arg(value_parser = pid, add = ArgValueCandidates::new(processes))]
         pid: u32,
-        /// Most bytes resident: 256M, 1.5G, or a share of the memory available to the process
+        /// Most bytes resident, or in all under `run --memory`: 256M, 1.5G, or a share of the
+        /// memory available to the process
         #[arg(allow_hyphen_values = true)]
         size: Size,
         /// Give up after so many seconds; the process goes on towards the new bound
@@ -135,7 +142,7 @@ pub enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Give other processes their pages: virtual machines that resume from an image
+    /// Give other processes their pages: virtual machines that resume, processes that are restored
     #[command(subcommand, after_help = exit::OF_SERVE)]
     Serve(ServeCommand),
     /// Measure Pagetide beside its peers: hands over to pagetide-bench
@@ -300,9 +307,15 @@ pub struct Run {
         long,
         value_name = "SIZE|auto[:PERCENT]",
         default_value = "75%",
+        default_value_if("memory", ArgPredicate::IsPresent, "100%"),
         allow_hyphen_values = true
     )]
     pub resident: Resident,
+    /// Most bytes of memory in all, for each process: what is resident, what the store holds in
+    /// memory, and stacks, tables and the like. What of it is resident follows from how well the
+    /// rest compresses; --resident, if given, bounds that part
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub memory: Option<Size>,
     /// With --resident auto: never less than this; 16M if not said
     #[arg(long, value_name = "SIZE")]
     pub floor: Option<Size>,
@@ -335,7 +348,7 @@ pub struct Run {
         value_name = "WHEN",
         conflicts_with_all = [
             "resident", "store", "stats", "plot", "trace", "policy", "only_mappings_over",
-            "per_run", "per_process", "measure", "floor", "ceiling"
+            "per_run", "per_process", "measure", "floor", "ceiling", "memory"
         ]
     )]
     pub lock: Option<LockMode>,
@@ -350,7 +363,7 @@ pub struct Run {
     #[arg(long)]
     pub exec: bool,
     /// At exit, draw resident memory against the budget and the fault rate over time to FILE, as
-    /// SVG
+    /// SVG; with --measure also what is expected with less memory
     #[arg(long, value_name = "FILE.svg|-")]
     pub plot: Option<PathBuf>,
     /// Measure how much memory the program needs, with room for all of it, and say at exit what is
@@ -366,6 +379,11 @@ pub struct Run {
     pub policy: Kind,
     /// The program and its arguments; after -- its name may begin with a dash
     // Hyphens are not allowed in its first word: a mistyped option would be taken for the program.
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    #[arg(
+        trailing_var_arg = true,
+        required = true,
+        value_name = "CMD",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     pub command: Vec<OsString>,
 }

@@ -15,17 +15,18 @@ const SLOWDOWN: f64 = 1.1;
 const SHARES: [u64; 10] = [100, 95, 90, 80, 70, 60, 50, 40, 30, 20];
 
 /// What is expected with so much memory.
-#[derive(Debug, Clone, Serialize, PartialEq)]
+#[derive(Debug, Clone, Copy, Serialize, PartialEq)]
 pub struct Point {
     /// Memory in bytes.
-    bytes: u64,
+    pub bytes: u64,
     /// Over what was in use at most.
-    share: f64,
+    pub share: f64,
     /// Expected time over that with all.
-    expected_time: f64,
-    /// Pages missed in all the time measured, and in a second.
-    misses: f64,
-    misses_per_second: f64,
+    pub expected_time: f64,
+    /// Pages missed in all the time measured.
+    pub misses: f64,
+    /// Pages missed in a second.
+    pub misses_per_second: f64,
 }
 
 /// How much memory a process needs.
@@ -72,6 +73,39 @@ impl Need {
             recommended_bytes: least * PAGE_BYTES,
             recommended: point(least),
         })
+    }
+
+    /// The least with which the program is expected to take a tenth longer, in bytes.
+    pub fn recommended_bytes(&self) -> u64 {
+        self.recommended_bytes
+    }
+
+    /// What is expected with shares of what is in use.
+    pub fn points(&self) -> &[Point] {
+        &self.points
+    }
+
+    /// With these points (bytes, expected time, misses a second), and so much recommended.
+    #[cfg(test)]
+    pub fn for_tests(points: &[(u64, f64, f64)], recommended_bytes: u64) -> Need {
+        let point = |&(bytes, expected_time, misses_per_second)| Point {
+            bytes,
+            share: 1.0,
+            expected_time,
+            misses: misses_per_second,
+            misses_per_second,
+        };
+        let points: Vec<Point> = points.iter().map(point).collect();
+        Need {
+            seconds: 1.0,
+            in_use_bytes_max: points[0].bytes,
+            one_page_in: 1,
+            miss_ns: 1,
+            recommended: points[0],
+            points,
+            knee_bytes: None,
+            recommended_bytes,
+        }
     }
 
     /// A table, and the line to take.

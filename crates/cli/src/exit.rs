@@ -23,6 +23,10 @@ pub const OF_STORES: &str =
 pub const OF_SERVE: &str = "Exit codes: 0 ended by a signal; 1 it cannot listen on a socket; 2 \
     wrong arguments; \
      4 the image or the working set cannot be opened, or the recorded one cannot be saved.";
+/// Those of `serve criu`.
+pub const OF_SERVE_CRIU: &str = "Exit codes: 0 every task has all its pages, or is gone; 1 the \
+    restore failed, or it cannot listen; 2 wrong arguments; \
+     4 an image or the page server cannot be used; 5 pages were lost.";
 /// Those of `lock`.
 pub const OF_LOCK: &str = "Exit codes: 0 done, or ended by a signal; 1 it could not be done; 2 \
     wrong arguments; \

@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod args;
 pub mod bases;
+pub mod candidates;
 pub mod commands;
 pub mod container;
 pub mod control;
@@ -42,6 +43,9 @@ use crate::exit::{Exit, Failure};
 /// Runs the command line and returns the exit code.
 pub fn main() -> u8 {
     let inherited = launch::inherited::Inherited::read();
+    if let Some(is_answered) = commands::completions::answer(std::env::args_os()) {
+        return if is_answered { Exit::Ok } else { Exit::Failed }.code();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -66,10 +70,11 @@ pub fn main() -> u8 {
             json,
             curve,
             measure_for,
+            plot,
             bases,
         } => {
             let measure_for = curve.then_some(measure_for);
-            commands::stat::stat(pid, json, measure_for, &bases)
+            commands::stat::stat(pid, json, measure_for, plot.as_deref(), &bases)
         }
         Command::Limit {
             pid,
@@ -87,7 +92,7 @@ pub fn main() -> u8 {
         Command::Locks { pid, json } => commands::locks::locks(pid, json),
         Command::Serve(command) => commands::serve::serve(&command),
         Command::Bench { arguments } => commands::bench::bench(&arguments),
-        Command::Completions { shell } => commands::pages::completions(shell),
+        Command::Completions { shell } => commands::completions::completions(shell),
         Command::Man { directory } => commands::pages::man(directory.as_deref()),
     };
     result.unwrap_or_else(|failure: Failure| {

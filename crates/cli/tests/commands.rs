@@ -243,6 +243,61 @@ fn the_launcher_s_process_id_stands_for_its_program() {
 }
 
 /// A stopped process answers nothing; the time it was given is what that takes.
+/// What the scripts of `pagetide completions` are told of the last of some words, by line.
+fn completed(words: &[&str]) -> String {
+    let mut command = Command::new(binary().unwrap());
+    command
+        .env("PAGETIDE_COMPLETE", "fish")
+        .arg("--")
+        .args(words);
+    let outcome = run(&mut command, LIMIT);
+    outcome.expect_code(0);
+    outcome.stdout_text()
+}
+
+#[test]
+fn process_ids_are_completed_with_those_that_are_governed() {
+    where_able(
+        "process_ids_are_completed_with_those_that_are_governed",
+        || {
+            let mut running = start(governed(&["--resident", "16M"], "sleep").arg("63"), b"");
+            let launcher = running.pid().to_string();
+            let stat = asked(&["stat", &launcher, "--json"], &mut running, |outcome| {
+                outcome.code() == Some(0)
+            });
+            let pid = number(&stat.stdout_text(), "pid").expect("a number") as u32;
+            for command in ["stat", "limit"] {
+                let told = completed(&["pagetide", command, ""]);
+                let line = told.lines().find(|line| line.starts_with(&pid.to_string()));
+                assert!(
+                    line.is_some_and(|line| line.contains("sleep 63")),
+                    "{command}: {told}"
+                );
+            }
+            assert!(completed(&["pagetide", "run", "--me"]).contains("--memory"));
+            assert!(!completed(&["pagetide", "metrics", ""]).contains(&pid.to_string()));
+        },
+    );
+}
+
+#[test]
+fn completion_scripts_ask_the_command() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let outcome = said(&["completions", shell]);
+        outcome.expect_code(0);
+        assert!(
+            outcome.stdout_text().contains("PAGETIDE_COMPLETE"),
+            "{shell}"
+        );
+    }
+    let mut command = Command::new(binary().unwrap());
+    let unknown = run(
+        command.env("PAGETIDE_COMPLETE", "csh").arg("--version"),
+        LIMIT,
+    );
+    unknown.expect_code(1);
+}
+
 #[test]
 fn a_limit_gives_up_in_time() {
     where_able("a_limit_gives_up_in_time", || {

@@ -5,6 +5,7 @@
 //! [`Stop::Refused`].
 mod abi;
 mod descriptor;
+pub mod event_log;
 pub mod events;
 pub mod feature;
 mod foreign;

@@ -16,6 +16,7 @@ mod callback;
 mod deferred_frees;
 pub mod evict;
 pub mod fault;
+mod footprint;
 mod gate;
 mod handles;
 mod hold_still;

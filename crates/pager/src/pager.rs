@@ -2,7 +2,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use pagetide_kernel::own::Mapping;
-use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::sync::{now_ns, process_cpu_ns};
 use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_store::Store;
@@ -11,11 +11,12 @@ use crate::address_space::space::AddressSpace;
 use crate::budget::Budget;
 use crate::callback::ThreadCallback;
 use crate::evict::adapting::Automatic;
-use crate::evict::staging::{HELD_MAX, Staging};
+use crate::evict::staging::{BATCH_PAGES, HELD_MAX, Staging};
 use crate::fault::blocks::Blocks;
 use crate::fault::filled_ahead::FilledAhead;
 use crate::fault::pointers::Pointers;
 use crate::fault::streams::Streams;
+use crate::footprint::Footprint;
 use crate::gate::Gate;
 use crate::handles::{Handles, Ownership, StartError, system};
 use crate::ledger::Ledger;
@@ -45,6 +46,8 @@ pub struct Pager {
     pub(crate) victims: VictimQueues,
     /// The bound on resident pages.
     pub budget: Budget,
+    /// All memory of the process, and the bound on it.
+    pub(crate) footprint: Footprint,
     /// This process's part in the budget of its run; none where it has one of its own.
     pub member: Option<Member>,
     /// Where the bytes of pages that are not resident are.
@@ -122,6 +125,7 @@ impl Pager {
             table: PageTable::new().map_err(system("mmap"))?,
             victims: victims.map_err(system("mmap"))?,
             budget: Budget::new(budget_pages, ledger),
+            footprint: Footprint::default(),
             member: None,
             stores: Stores::new(store).map_err(system("mmap"))?,
             source: Source::default(),
@@ -184,11 +188,12 @@ impl Pager {
         member.map_or_else(|| self.budget.get(), Member::most)
     }
 
-    /// Changes the budget of this process, or the most that it may have of its run's (at least one
-    /// page).
+    /// Changes the budget of this process, or the most that it may have of its run's; or the bound
+    /// on all its memory where that is bounded (at least one page).
     pub fn set_limit(&self, pages: u64) {
         match &self.member {
             Some(member) => member.set_cap(&self.budget, pages),
+            None if self.footprint.bound().is_some() => self.set_memory(pages),
             None => {
                 self.ceiling.store(pages, Ordering::Relaxed);
                 self.budget.set(pages);
@@ -298,13 +303,6 @@ impl Pager {
         self.victims.enqueue(&self.table, page);
     }
 
-    /// Takes up to `count` evictable pages, as the policy chooses, into `victims` (emptied before).
-    /// Only for the evictor.
-    pub(crate) fn take_victims(&self, victims: &mut Vec<PageNumber>, count: usize) {
-        let budget = self.budget.get();
-        self.victims.take(&self.table, budget, victims, count);
-    }
-
     /// Pages to be evicted that are held aside for a while, to see whether they are wanted: where
     /// that costs the program nothing but the fault. A process that forks holds none any more: a
     /// fork waits until all are packed.
@@ -383,7 +381,7 @@ impl Pager {
     /// Whether a thread of the program has begun to unmap, move or empty memory and its event is
     /// unread, or was until just now: the kernel then refuses this operation, which does nothing.
     pub(crate) fn has_event_pending(&self) -> bool {
-        let nothing = self.staging.first(crate::evict::staging::BATCH_PAGES);
+        let nothing = self.staging.pages(0, BATCH_PAGES);
         self.handles().uffd.write_protect(nothing, false) == Err(Stop::EventPending)
     }
 
@@ -435,8 +433,7 @@ impl Pager {
     pub fn note_store(&self) {
         let (usage, ledger) = (self.stores.active().usage(), self.ledger);
         let resident = self.budget.resident_in_all() * PAGE_SIZE as u64;
-        let words = ledger.managed_bytes.load(Ordering::Relaxed) / WORD_IN_BYTES;
-        let memory = resident + usage.memory_bytes + words;
+        let (memory, others) = self.memory_in_all(resident, &usage);
         ledger.memory_bytes_max.fetch_max(memory, Ordering::Relaxed);
         for (counter, value) in [
             (&ledger.resident_bytes, resident),
@@ -444,9 +441,11 @@ impl Pager {
             (&ledger.store_bytes_max, usage.bytes_max),
             (&ledger.store_pages, usage.pages),
             (&ledger.memory_bytes, memory),
+            (&ledger.other_bytes, others),
             (&ledger.put_bytes, usage.put_bytes),
             (&ledger.put_bytes_stored, usage.put_bytes_stored),
             (&ledger.same_filled, usage.same_filled),
+            (&ledger.cpu_ns, process_cpu_ns()),
             (&ledger.updated_ns, now_ns()),
         ] {
             counter.store(value, Ordering::Relaxed);
@@ -472,9 +471,6 @@ impl Pager {
         (self.teller)(message);
     }
 }
-
-/// There is a byte of page words for so many bytes under the pager.
-const WORD_IN_BYTES: u64 = (PAGE_SIZE / size_of::<u64>()) as u64;
 
 /// For regions, whose ledgers nobody reads.
 fn tell_standard_error(message: &str) {

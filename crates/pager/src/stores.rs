@@ -2,7 +2,7 @@
 //! and the places in them that faults have made superfluous.
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-use pagetide_store::{Slot, Store};
+use pagetide_store::{Page, Slot, Store, StoreError};
 use rustix::io::Errno;
 
 use crate::deferred_frees::DeferredFrees;
@@ -82,6 +82,21 @@ impl Stores {
         0
     }
 
+    /// Puts `pages` into the active store, as many in a call as it likes. How many it took, whose
+    /// slots are the first of `slots` then, and its error if it refused the next.
+    pub(crate) fn put(&self, pages: &[&Page], slots: &mut [Slot]) -> (usize, Option<StoreError>) {
+        let store = self.active();
+        let at_a_time = store.capabilities().put_batch_pages;
+        let mut done = 0;
+        for (pages, slots) in pages.chunks(at_a_time).zip(slots.chunks_mut(at_a_time)) {
+            if let Err(error) = store.put(pages, slots) {
+                return (done, Some(error));
+            }
+            done += pages.len();
+        }
+        (done, None)
+    }
+
     /// Gives back the slots of `places`; those of a forked child's ancestors are not its to give.
     pub(crate) fn release(&self, places: &[Place]) {
         let generation = self.generation();
@@ -137,5 +152,31 @@ impl Drop for Stores {
                 drop(unsafe { Box::from_raw(store) });
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_put_as_many_at_a_time_as_the_store_likes_and_up_to_the_first_it_refuses() {
+        let store = pagetide_store::open("fault:put-fail-after=40,fail-kind=io:ram:").unwrap();
+        let at_a_time = store.capabilities().put_batch_pages;
+        assert!(at_a_time > 1 && at_a_time < 40);
+        let stores = Stores::new(store).unwrap();
+        let mut page = Page::ZERO;
+        page.fill(7);
+        let (pages, mut slots) = ([&page; 64], [Slot(0); 64]);
+        let (done, error) = stores.put(&pages, &mut slots);
+        assert!(error.is_some());
+        assert_eq!(done, 40 / at_a_time * at_a_time);
+        for slot in &slots[..done] {
+            let mut found = Page::ZERO;
+            stores.active().get(*slot, &mut found).unwrap();
+            assert_eq!(found.same_filled(), Some(7));
+        }
+        assert_eq!(stores.active().usage().pages, done as u64);
+        assert!(matches!(stores.put(&[], &mut []), (0, None)));
     }
 }

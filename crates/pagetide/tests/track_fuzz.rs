@@ -7,12 +7,11 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use exercise::{exercise, seal};
-use pagetide::track::snapshot::format::{HEADER_BYTES, RegionEntry, SnapshotId, TRAILER_BYTES};
+use exercise::{directory_of, exercise, real_file, seal};
+use pagetide::track::snapshot::format::{HEADER_BYTES, SnapshotId, TRAILER_BYTES};
 use pagetide::track::snapshot::image::Image;
-use pagetide::track::snapshot::sink::Sink;
-use pagetide::track::snapshot::writer::{Parent, Writer};
-use support::{PAGE, Random};
+use pagetide::track::snapshot::writer::Parent;
+use support::Random;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
@@ -54,48 +53,6 @@ fn within_bounds(bytes: &[u8]) {
         "{most} bytes were in use for a file of {}",
         bytes.len()
     );
-}
-
-/// Bytes that stay here.
-struct Kept(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
-
-impl Sink for Kept {
-    fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(())
-    }
-    fn commit(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-/// A real file, small enough that changes meet something.
-fn real_file(random: &mut Random, parent: Option<&Parent>) -> Vec<u8> {
-    let bytes = std::sync::Arc::default();
-    let regions = ["a", "another"].map(|name| RegionEntry {
-        name: name.into(),
-        address: 0x10000,
-        pages: 40,
-    });
-    let sink = Box::new(Kept(std::sync::Arc::clone(&bytes)));
-    let id = SnapshotId(std::array::from_fn(|_| random.next() as u8));
-    let mut writer = Writer::new(sink, id, parent, regions.into()).unwrap();
-    for region in 0..2 {
-        for first in (0..40).step_by(5) {
-            let pages: Vec<u64> = (first..first + 3).collect();
-            let mut block = vec![first as u8; 3 * PAGE];
-            block[..64]
-                .iter_mut()
-                .for_each(|byte| *byte = random.next() as u8);
-            writer.put(region, &pages, &block).unwrap();
-            writer.put_zeros(region, first + 3, 1);
-        }
-    }
-    writer.finish().unwrap();
-    std::sync::Arc::try_unwrap(bytes)
-        .unwrap()
-        .into_inner()
-        .unwrap()
 }
 
 /// Numbers that lengths and offsets are likely to be wrong with.
@@ -151,14 +108,13 @@ fn any_bytes_are_read_or_refused_within_bounds() {
         name: "parent".into(),
     };
     let seeds = [
-        real_file(&mut random, None),
-        real_file(&mut random, Some(&parent)),
+        real_file(|| random.next() as u8, None),
+        real_file(|| random.next() as u8, Some(&parent)),
     ];
     seeds.iter().for_each(|seed| within_bounds(seed));
     for _ in 0..rounds {
         let seed = &seeds[random.below(2)];
-        let end = seed.len() - TRAILER_BYTES;
-        let directory = u64::from_le_bytes(seed[end + 24..end + 32].try_into().unwrap()) as usize;
+        let directory = directory_of(seed);
         let mut bytes = match random.below(4) {
             0 => (0..random.below(600))
                 .map(|_| random.next() as u8)
@@ -194,9 +150,9 @@ fn a_chain_that_goes_round_is_refused() {
         id,
         name: "self".into(),
     };
-    let mut bytes = real_file(&mut Random(1), Some(&parent));
-    let end = bytes.len() - TRAILER_BYTES;
-    let at = u64::from_le_bytes(bytes[end + 24..end + 32].try_into().unwrap()) as usize;
+    let mut random = Random(1);
+    let mut bytes = real_file(|| random.next() as u8, Some(&parent));
+    let at = directory_of(&bytes);
     bytes[16..32].copy_from_slice(&id.0);
     seal(&mut bytes, at - HEADER_BYTES);
     let path = directory.path().join("self");

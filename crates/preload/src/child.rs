@@ -104,6 +104,7 @@ fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
         }
         None => pager.budget.set(pager.budget.get()),
     }
+    pager.divide_memory();
     *agent.kept.lock() = kept;
     Ok(())
 }

@@ -129,7 +129,7 @@ impl Connection {
     /// One step; whether the connection goes on.
     fn step(&mut self, agent: &Agent, readable: bool) -> bool {
         if let Some(deadline) = self.pending {
-            let holds = deferral::is_counted() && agent.pager.budget.is_kept();
+            let holds = deferral::is_counted() && agent.pager.is_bound_kept();
             if holds || Instant::now() > deadline {
                 self.pending = None;
                 let reply = if holds {
@@ -213,17 +213,20 @@ fn statistics(agent: &Agent) -> Reply {
 
 fn late(agent: &Agent) -> Reply {
     let pager = &agent.pager;
+    pager.note_store();
+    let now = pager.ledger.statistics();
+    let what = match now.memory_budget_bytes {
+        0 => "resident",
+        _ => "in memory in all",
+    };
     Reply::Error {
         message: format!(
-            "{} bytes are still resident against a limit of {}: locked pages, or a store that \
-             takes none ({} errors); the limit stays in force and is reached as soon as that \
-             allows",
-            pager.budget.resident_in_all() * PAGE_SIZE as u64,
-            pager.budget.get() * PAGE_SIZE as u64,
-            pager
-                .ledger
-                .errors
-                .load(std::sync::atomic::Ordering::Relaxed)
+            "{} bytes are still {what} against a limit of {}: locked pages, pages that do not \
+             compress, or a store that takes none ({} errors); the limit stays in force and is \
+             reached as soon as that allows",
+            now.limited_bytes(),
+            now.limit_bytes(),
+            now.errors
         ),
     }
 }

@@ -96,6 +96,10 @@ impl Scanner {
             true => self.count(sizes.anonymous),
             false => self.look_for_memory(sizes.address_space),
         }
+        // After what was found has been attached: it counts as the pager's, and only as that.
+        if let Some(statm) = &self.statm {
+            pager.note_anonymous(|| procfs::sizes(statm).anonymous);
+        }
         let threads = Threads::get();
         if threads.fault.tid() == 0 || threads.evictor.tid() == 0 {
             pager.end_process(

@@ -194,6 +194,9 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     if let Some(automatic) = wishes.automatic {
         pager = pager.with_automatic(automatic);
     }
+    if let Some(bytes) = wishes.memory_bytes {
+        pager = pager.with_memory(bytes);
+    }
     if wishes.measure {
         pager.measure_until(u64::MAX);
     }

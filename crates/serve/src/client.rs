@@ -6,34 +6,29 @@
 //! that the client gives up is known as given up before the kernel empties it, and what is
 //! installed after that is zeros.
 //!
-//! Events of several threads can be read in another order than the one things happened in. Here
-//! that makes no difference, so they are not put in order as the pager does: memory is only given
-//! up and unmapped, both for good ([`crate::memory`]), nothing is moved or comes later, and clients
-//! whose userfaultfd tells of moves and forks are refused ([`refuses`]).
-use std::collections::VecDeque;
-use std::os::fd::AsFd;
+//! Where all that a client needs is to come ([`Plan::until_whole`]), its service ends with the last
+//! page; else with the client.
+mod lost;
+mod waiting;
+
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use pagetide_kernel::PageNumber;
+use pagetide_kernel::PageRange;
 use pagetide_kernel::peer::Peer;
-use pagetide_kernel::uffd::{Event, Message, Uffd, feature};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::time::Timespec;
+use pagetide_kernel::uffd::{Uffd, feature};
 
 use crate::counters::{Counters, Histogram, count};
-use crate::ending::Ending;
 use crate::fill::{Fill, Next, Why};
+use crate::inbox::{Fault, Inbox, MESSAGES};
 use crate::install::{Failure, Installer, Put};
 use crate::memory::{Area, Memory};
-use crate::plan::{OnLost, Plan};
+use crate::moment::Moment;
+use crate::plan::{Beyond, Plan};
 use crate::record::Recorder;
 use crate::source::{Buffer, Source, SourceError};
 
-/// Messages read at once.
-const MESSAGES: usize = 64;
 /// After what time is tried again what an event has put off, at first and at most: whoever raised
 /// it may have been stopped.
 const LATER: Duration = Duration::from_micros(200);
@@ -44,9 +39,6 @@ const IDLE_FAULTS_MAX: u32 = 100_000;
 /// How long the system may be without memory for a page that is waited for.
 const NO_MEMORY_MAX: Duration = Duration::from_secs(10);
 
-/// Features of a userfaultfd that this can serve: events that tell of memory given up, and what
-/// changes nothing for who serves.
-const UNDERSTOOD: u64 = !(feature::EVENT_FORK | feature::EVENT_REMAP | feature::SIGBUS);
 /// Features with which a client may protect memory by the same userfaultfd: it is never released.
 const PROTECTING: u64 = feature::PAGEFAULT_FLAG_WP
     | feature::WP_ASYNC
@@ -60,6 +52,8 @@ const PROTECTING: u64 = feature::PAGEFAULT_FLAG_WP
 pub enum End {
     /// It ended.
     Gone,
+    /// All its pages are there.
+    Whole,
     /// This process is to end.
     Told,
     /// A page could not be had. What was done then, the plan says.
@@ -68,16 +62,34 @@ pub enum End {
     Broken(String),
 }
 
+/// What waiting came to.
+enum Woken {
+    /// Something may have happened.
+    Usable,
+    /// The client is gone.
+    Gone,
+    /// The userfaultfd is one that blocks, which its owner can make it at any time.
+    Blocking,
+}
+
+/// The process that handed a client over, which is the client itself.
+pub struct Owner {
+    /// The connection; its end is the client's.
+    pub connection: UnixStream,
+    /// Who it is.
+    pub peer: Peer,
+}
+
 /// What a client has handed over.
 pub struct Handed {
     /// Of its address space.
     pub uffd: Uffd,
     /// Its memory.
-    pub areas: Vec<Area>,
-    /// The connection; its end is the client's.
-    pub connection: UnixStream,
-    /// Who it is.
-    pub peer: Peer,
+    pub memory: Memory,
+    /// Where the client itself has connected.
+    pub owner: Option<Owner>,
+    /// Its process ID, as far as it was told.
+    pub pid: Option<u32>,
 }
 
 /// What a client is served with.
@@ -87,17 +99,21 @@ pub struct Service {
     pub source: Arc<dyn Source>,
     /// How.
     pub plan: Plan,
+    /// What nobody waits for comes from this moment on; else at once.
+    pub begins: Option<Arc<Moment>>,
     /// The order of first touches goes here; then pages come one by one.
     pub recorder: Option<Arc<Recorder>>,
     /// What was done for this client.
     pub counters: Arc<Counters>,
     /// How long faults took, for all.
     pub latencies: Arc<Histogram>,
+    /// Has a forked child of the client's served as well.
+    pub born: Arc<dyn Fn(Handed) + Send + Sync>,
 }
 
-/// Whether a userfaultfd with these features can be served; if not, why.
-pub fn refuses(features: u64) -> Option<String> {
-    let beyond = features & !UNDERSTOOD;
+/// Which of `features`, of a userfaultfd, cannot be served: those in `refused`.
+pub fn refuses(features: u64, refused: u64) -> Option<String> {
+    let beyond = features & refused;
     let names = [
         (feature::EVENT_FORK, "fork events"),
         (feature::EVENT_REMAP, "remap events"),
@@ -112,23 +128,14 @@ pub fn refuses(features: u64) -> Option<String> {
     (beyond != 0).then_some(text)
 }
 
-/// A fault that is to be answered.
-#[derive(Debug, Clone, Copy)]
-struct Fault {
-    page: PageNumber,
-    since: Instant,
-    /// It was put off before.
-    late: bool,
-}
-
 /// See the module's text.
 pub struct Client {
     installer: Installer,
     service: Service,
-    connection: UnixStream,
-    peer: Peer,
+    owner: Option<Owner>,
+    pid: Option<u32>,
     fill: Fill,
-    faults: VecDeque<Fault>,
+    inbox: Inbox,
     /// When what was put off may be tried again.
     later: Duration,
     /// Faults since something was installed for one.
@@ -146,7 +153,7 @@ impl Client {
     pub fn new(handed: Handed, service: Service) -> Client {
         let installer = Installer {
             uffd: handed.uffd,
-            memory: Memory::new(handed.areas),
+            memory: handed.memory,
             source: Arc::clone(&service.source),
             counters: Arc::clone(&service.counters),
             buffer: Buffer::default(),
@@ -155,11 +162,14 @@ impl Client {
         Client {
             installer,
             service,
-            connection: handed.connection,
-            exited: handed.peer.pidfd().is_none(),
-            peer: handed.peer,
+            exited: handed
+                .owner
+                .as_ref()
+                .is_some_and(|owner| owner.peer.pidfd().is_none()),
+            owner: handed.owner,
+            pid: handed.pid,
             fill: Fill::new(Instant::now()),
-            faults: VecDeque::new(),
+            inbox: Inbox::default(),
             later: LATER,
             idle_faults: 0,
             whole: true,
@@ -170,7 +180,7 @@ impl Client {
 
     /// Serves it until it ends, or the end of all has come. `say` is told what somebody should
     /// know.
-    pub fn serve(mut self, ending: &Ending, say: &dyn Fn(&str)) -> End {
+    pub fn serve(mut self, ending: &Moment, say: &dyn Fn(&str)) -> End {
         loop {
             if ending.has_come() {
                 return self.leave(say);
@@ -178,19 +188,28 @@ impl Client {
             if self.closed && self.exited {
                 return End::Gone;
             }
-            let read = match self.read_messages() {
+            let read = match self.inbox.read(&mut self.installer) {
                 Ok(read) => read,
                 Err(errno) => return End::Broken(format!("its userfaultfd gives {errno}")),
             };
-            let result = self.answer().and_then(|()| match self.faults.is_empty() {
-                true => self.bring_more(say),
-                false => Ok(Some(self.later)),
-            });
+            let result = match self.settle() {
+                true => self.work(say),
+                false => {
+                    self.wait_longer();
+                    Ok(Some(self.later))
+                }
+            };
             match result {
+                Ok(_) if self.released && self.service.plan.until_whole => return End::Whole,
                 // There may be more.
                 Ok(_) if read == MESSAGES => {}
-                Ok(wait) if self.wait(ending, wait) => {}
-                Ok(_) => return End::Broken("it made its userfaultfd one that blocks".into()),
+                Ok(wait) => match self.wait(ending, wait) {
+                    Woken::Usable => {}
+                    Woken::Gone => return End::Gone,
+                    Woken::Blocking => {
+                        return End::Broken("it made its userfaultfd one that blocks".into());
+                    }
+                },
                 Err(Failure::Gone) => return End::Gone,
                 Err(Failure::Lost(why)) => match self.lose(&why, say) {
                     Some(end) => return end,
@@ -200,63 +219,43 @@ impl Client {
         }
     }
 
-    /// Reads what there is, acts on events at once and queues faults; how many were read.
-    fn read_messages(&mut self) -> Result<usize, Errno> {
-        let mut messages = [Message::default(); MESSAGES];
-        let count = self.installer.uffd.read(&mut messages)?;
-        let since = Instant::now();
-        for message in &messages[..count] {
-            match message.decode() {
-                Event::Fault {
-                    page,
-                    write_protect: false,
-                    ..
-                } => self.note_fault(page, since),
-                Event::Fault { page, .. } => self.end_protection(page),
-                Event::Remove(range) => {
-                    let removed = self.installer.memory.remove(range);
-                    crate::counters::count(&self.service.counters.removed_pages, removed);
-                }
-                Event::Unmap(range) => {
-                    self.installer.memory.unmap(range);
-                    self.installer.uffd.wake(range);
-                }
-                // Not asked for by those that are served.
-                Event::Fork(_) | Event::Remap { .. } | Event::Unknown(_) => {}
-            }
+    /// Settles what events have left in doubt, and has forked children served; whether anything may
+    /// be installed.
+    fn settle(&mut self) -> bool {
+        let (born, pid) = (&self.service.born, self.pid);
+        let mut born = |child: crate::inbox::Child| {
+            born(Handed {
+                uffd: child.uffd,
+                memory: child.memory,
+                owner: None,
+                pid,
+            });
+        };
+        let settled = self.inbox.settle(&mut self.installer, &mut born);
+        if let Some(to) = self.inbox.take_moved_to() {
+            self.fill.note_move(to);
         }
-        Ok(count)
+        settled
     }
 
-    fn note_fault(&mut self, page: PageNumber, since: Instant) {
-        count(&self.service.counters.faults, 1);
-        let late = false;
-        self.faults.push_back(Fault { page, since, late });
-    }
-
-    /// The client protects memory itself, to learn what is written: that somebody writes now is
-    /// its affair, and the page is opened.
-    fn end_protection(&mut self, page: PageNumber) {
-        count(&self.service.counters.write_faults, 1);
-        if let Some(unit) = self.installer.memory.unit_of(page)
-            && self
-                .installer
-                .uffd
-                .write_protect(unit.range, false)
-                .is_err()
-        {
-            // It tries again, and is heard of again.
-            self.installer.uffd.wake(unit.range);
+    /// Answers who waits, then brings a little; until when there is nothing more to do. `None`:
+    /// until something happens.
+    fn work(&mut self, say: &dyn Fn(&str)) -> Result<Option<Duration>, Failure> {
+        self.answer()?;
+        match self.inbox.faults.is_empty() {
+            true => self.bring_more(say),
+            false => Ok(Some(self.later)),
         }
     }
 
     /// Answers the faults that are queued, until one has to wait: what holds up one holds up all.
     fn answer(&mut self) -> Result<(), Failure> {
-        while let Some(fault) = self.faults.front().copied() {
+        while let Some(fault) = self.inbox.faults.front().copied() {
             let Some(unit) = self.installer.memory.unit_of(fault.page) else {
-                self.note_idle()?;
-                self.answer_nowhere(fault.page)?;
-                self.faults.pop_front();
+                match self.answer_nowhere(fault)? {
+                    Put::Done => self.inbox.faults.pop_front(),
+                    put => return self.put_off(put),
+                };
                 continue;
             };
             let before = self.installer.installed;
@@ -269,7 +268,7 @@ impl Client {
                         0 => self.note_idle()?,
                         _ => self.idle_faults = 0,
                     }
-                    self.faults.pop_front();
+                    self.inbox.faults.pop_front();
                     self.answered(unit, fault.since);
                 }
                 put => return self.put_off(put),
@@ -292,7 +291,7 @@ impl Client {
 
     /// The first fault waits, and the others behind it.
     fn put_off(&mut self, put: Put) -> Result<(), Failure> {
-        let Some(fault) = self.faults.front_mut() else {
+        let Some(fault) = self.inbox.faults.front_mut() else {
             return Ok(());
         };
         if put == Put::NoMemory && fault.since.elapsed() > NO_MEMORY_MAX {
@@ -313,25 +312,52 @@ impl Client {
     }
 
     fn answered(&mut self, unit: Area, since: Instant) {
+        self.note_latency(since);
+        match self.recorder() {
+            Some(recorder) => recorder.note(unit.first, unit.unit),
+            None if self.has_begun() => {
+                self.fill.note_fault(unit.range.start, &self.service.plan);
+            }
+            // Its neighbours may not be registered yet.
+            None => {}
+        }
+    }
+
+    fn note_latency(&self, since: Instant) {
         let taken = since.elapsed().as_nanos();
         self.service
             .latencies
             .note(taken.min(u64::MAX.into()) as u64);
-        match &self.service.recorder {
-            Some(recorder) => recorder.note(unit.first, unit.unit),
-            None => self.fill.note_fault(unit.range.start, &self.service.plan),
-        }
+    }
+
+    /// Where first touches are noted, while they are.
+    fn recorder(&self) -> Option<&Recorder> {
+        let recorder = self.service.recorder.as_deref();
+        recorder.filter(|recorder| recorder.is_under_way())
+    }
+
+    /// Whether what nobody waits for may come.
+    fn has_begun(&self) -> bool {
+        let begins = self.service.begins.as_ref();
+        begins.is_none_or(|moment| moment.has_come())
     }
 
     /// A fault where the client has told of no memory.
-    fn answer_nowhere(&mut self, page: PageNumber) -> Result<(), Failure> {
+    fn answer_nowhere(&mut self, fault: Fault) -> Result<Put, Failure> {
+        let page = fault.page;
+        if self.service.plan.beyond == Beyond::Zeros {
+            let put = self.installer.put_beyond(page)?;
+            if put == Put::Done {
+                self.note_latency(fault.since);
+            }
+            return Ok(put);
+        }
+        self.note_idle()?;
         if self.installer.memory.has_shrunk() {
             // Heard of before it was unmapped: it tries again, and finds no memory. What was mapped
             // there since and registered anew faults on, and is counted.
-            self.installer
-                .uffd
-                .wake(pagetide_kernel::PageRange::one(page));
-            return Ok(());
+            self.installer.uffd.wake(PageRange::one(page));
+            return Ok(Put::Done);
         }
         let text = "it is in none of the regions that the client told of";
         Err(Failure::Lost(SourceError(text.to_owned())))
@@ -340,7 +366,7 @@ impl Client {
     /// Brings a little of what nobody waits for; how long there is nothing more to bring. `None`:
     /// until something happens.
     fn bring_more(&mut self, say: &dyn Fn(&str)) -> Result<Option<Duration>, Failure> {
-        if self.service.recorder.is_some() || self.released {
+        if self.recorder().is_some() || self.released || !self.has_begun() {
             return Ok(None);
         }
         let now = Instant::now();
@@ -386,15 +412,7 @@ impl Client {
                 self.fill.again(area, why);
                 Ok(Some(LATER_MAX))
             }
-            Err(Failure::Lost(error)) => {
-                // It matters once somebody waits for it.
-                if std::mem::replace(&mut self.whole, false) {
-                    say(&format!("pages from {:#x} on were not brought: {error}", {
-                        area.range.address()
-                    }));
-                }
-                Ok(Some(Duration::ZERO))
-            }
+            Err(Failure::Lost(error)) => self.miss(area, why, &error, say),
             Err(gone) => Err(gone),
         }
     }
@@ -415,78 +433,12 @@ impl Client {
     fn release(&mut self) {
         let protecting = self.installer.uffd.features() & PROTECTING != 0;
         if self.whole && !protecting && !self.installer.memory.has_absent() {
-            self.installer.release_whole();
+            // A userfaultfd that is closed lets go of all that it has.
+            if !self.service.plan.until_whole {
+                self.installer.release_whole();
+            }
             self.released = true;
         }
-    }
-
-    /// The end of all has come: a client that has all its pages goes on without anybody. Another
-    /// would be left waiting at its next missing page, so pages are lost to it now.
-    fn leave(mut self, say: &dyn Fn(&str)) -> End {
-        self.release();
-        if self.released || self.service.plan.on_lost == OnLost::Leave {
-            return End::Told;
-        }
-        match self.peer.kill() {
-            Ok(()) => End::Lost("it was killed, as not all of its pages are there".into()),
-            // It has ended just now.
-            Err(Errno::SRCH) => End::Gone,
-            Err(errno) => {
-                say(&format!(
-                    "it could not be killed ({errno}), and misses pages"
-                ));
-                End::Told
-            }
-        }
-    }
-
-    /// A page cannot be had. `Some`: the client's service is over.
-    fn lose(&mut self, why: &SourceError, say: &dyn Fn(&str)) -> Option<End> {
-        let fault = self.faults.pop_front()?;
-        count(&self.service.counters.lost_pages, 1);
-        self.whole = false;
-        let text = format!("the page at {:#x} is lost: {why}", fault.page.address());
-        if self.service.plan.on_lost == OnLost::Leave {
-            say(&format!("{text}; whoever waits for it is left waiting"));
-            return None;
-        }
-        match self.peer.kill() {
-            Ok(()) => Some(End::Lost(format!("{text}; the client was killed"))),
-            Err(errno) => {
-                say(&format!("{text}; the client could not be killed ({errno})"));
-                None
-            }
-        }
-    }
-
-    /// Waits for a message, or the end of the client or of all; at most `wait`. False: the
-    /// userfaultfd is one that blocks, which its owner can make it at any time.
-    fn wait(&mut self, ending: &Ending, wait: Option<Duration>) -> bool {
-        let timeout = wait.map(|wait| Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        });
-        let mut fds = vec![
-            PollFd::new(&self.installer.uffd, PollFlags::IN),
-            PollFd::new(ending, PollFlags::IN),
-        ];
-        if !self.closed {
-            fds.push(PollFd::new(&self.connection, PollFlags::RDHUP));
-        }
-        let pidfd = self.peer.pidfd().filter(|_| !self.exited);
-        if let Some(pidfd) = pidfd {
-            fds.push(PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN));
-        }
-        if poll(&mut fds, timeout.as_ref()).is_err() {
-            return true;
-        }
-        let usable = !fds[0].revents().contains(PollFlags::ERR);
-        let mut ended = fds[2..].iter().map(|fd| !fd.revents().is_empty());
-        let closed = !self.closed && ended.next() == Some(true);
-        let exited = pidfd.is_some() && ended.next() == Some(true);
-        self.closed |= closed;
-        self.exited |= exited;
-        usable
     }
 }
 
@@ -496,8 +448,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_served_is_named() {
-        assert_eq!(refuses(feature::EVENT_REMOVE | feature::THREAD_ID), None);
-        let why = refuses(feature::EVENT_FORK | feature::SIGBUS).unwrap();
+        let refused = feature::EVENT_FORK | feature::SIGBUS;
+        assert_eq!(
+            refuses(feature::EVENT_REMOVE | feature::THREAD_ID, refused),
+            None
+        );
+        let why = refuses(feature::EVENT_FORK | feature::SIGBUS, refused).unwrap();
         assert!(why.contains("fork events, SIGBUS"), "{why}");
     }
 }

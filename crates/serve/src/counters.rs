@@ -51,6 +51,8 @@ counters! {
     background_pages,
     /// Of all pages installed, those that were zeros.
     zero_pages,
+    /// Pages of zeros for threads that waited where the image has nothing.
+    beyond_pages,
     /// Pages that clients gave up.
     removed_pages,
     /// Pages that were there already when they were to be installed.
@@ -59,6 +61,10 @@ counters! {
     deferred,
     /// Pages that could not be had.
     lost_pages,
+    /// Times that a client forked: the child is a client from then on.
+    forks,
+    /// Times that a client moved memory.
+    moves,
 }
 
 /// Adds to a counter.

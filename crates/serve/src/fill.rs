@@ -76,6 +76,11 @@ impl Fill {
         self.blocks.push_back(block);
     }
 
+    /// Memory has moved to `to`: it may have been passed by at its old place only.
+    pub fn note_move(&mut self, to: PageNumber) {
+        self.cursor = self.cursor.min(to);
+    }
+
     /// What to do now. What is given out is not given out again, but by [`Fill::again`].
     pub fn next(&mut self, memory: &Memory, plan: &Plan, now: Instant) -> Next {
         loop {
@@ -138,6 +143,14 @@ impl Fill {
     /// What was given out could not be installed yet.
     pub fn again(&mut self, area: Area, why: Why) {
         self.blocks.push_front((area.range, why));
+    }
+
+    /// What was given out could not be had as a whole: its halves may be.
+    pub fn halves_again(&mut self, area: Area, why: Why) {
+        let half = (area.range.pages() / area.unit / 2).max(1) * area.unit;
+        let first = PageRange::of(area.range.start, half);
+        self.blocks.push_front((area.range.after(half), why));
+        self.blocks.push_front((first, why));
     }
 
     /// Whether the background is through, as far as it is to come.

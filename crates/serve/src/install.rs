@@ -1,11 +1,14 @@
 //! Pages into a client's memory: one range, its bytes or its zeros, and what the kernel said.
 #![allow(unsafe_code)] // installing pages: what they hold is what the image or the client said
 
-use std::sync::Arc;
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+use std::sync::{Arc, OnceLock};
 
-use pagetide_kernel::PageRange;
 use pagetide_kernel::uffd::{Progress, Stop, Uffd};
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
 use crate::counters::{Counters, count};
 use crate::memory::{Area, Memory};
@@ -159,6 +162,83 @@ impl Installer {
         Step::Pages(unit.unit)
     }
 
+    /// Zeros in a page that is no part of the image: memory that came to the client's since.
+    pub fn put_beyond(&mut self, page: PageNumber) -> Result<Put, Failure> {
+        let range = PageRange::one(page);
+        // SAFETY: nothing was in the page when the image was made, and it has not been written
+        // since, or it would be there.
+        let progress = unsafe { self.uffd.zero(range) };
+        let put = match progress.stop {
+            None => {
+                count(&self.counters.beyond_pages, 1);
+                Put::Done
+            }
+            // It is there, or unmapped by now: whoever waits tries again.
+            Some(Stop::Present | Stop::Absent) => {
+                self.uffd.wake(range);
+                Put::Done
+            }
+            Some(Stop::EventPending) => Put::Later,
+            Some(Stop::Other(Errno::NOMEM)) => Put::NoMemory,
+            Some(Stop::Gone) => return Err(Failure::Gone),
+            Some(stop) => {
+                let text = format!("the kernel does not install zeros ({stop:?})");
+                return Err(Failure::Lost(SourceError(text)));
+            }
+        };
+        Ok(put)
+    }
+
+    /// Has every access to the missing pages of `area` raise SIGBUS: they are lost. Threads that
+    /// wait for one are woken.
+    ///
+    /// # Errors
+    /// [`Failure::Gone`]; [`Failure::Lost`] where the kernel cannot (before Linux 6.6).
+    pub fn poison(&mut self, area: Area) -> Result<Put, Failure> {
+        let mut rest = area;
+        while !rest.range.is_empty() {
+            let progress = self.uffd.poison(rest.range);
+            let done = match progress.stop {
+                _ if progress.pages > 0 => progress.pages,
+                None => rest.range.pages(),
+                Some(Stop::Absent) if rest.range.pages() > 1 => {
+                    match self.poison(part(rest, rest.range.pages() / 2))? {
+                        Put::Done => rest.range.pages() / 2,
+                        put => return Ok(put),
+                    }
+                }
+                Some(Stop::Present | Stop::Absent) => 1,
+                Some(Stop::EventPending) => return Ok(Put::Later),
+                Some(Stop::Other(Errno::NOMEM)) => return Ok(Put::NoMemory),
+                Some(Stop::Gone) => return Err(Failure::Gone),
+                Some(stop) => {
+                    let text = format!("the kernel does not mark it as lost ({stop:?})");
+                    return Err(Failure::Lost(SourceError(text)));
+                }
+            };
+            self.memory.note_placed(rest.first, done);
+            self.uffd.wake(part(rest, done).range);
+            rest = after(rest, done);
+        }
+        Ok(Put::Done)
+    }
+
+    /// Whether the client's address space is gone.
+    pub fn is_gone(&self) -> bool {
+        let somewhere = self.memory.areas().first().map(|area| area.range.start);
+        let page = PageRange::one(somewhere.unwrap_or(PageNumber(0x400)));
+        is_registered(&self.uffd, page) == Err(Stop::Gone)
+    }
+
+    /// The userfaultfd of a forked child of the client's.
+    ///
+    /// # Safety
+    /// `number` was read from this client's userfaultfd, and this is called once with it.
+    pub unsafe fn child(&self, number: RawFd) -> Uffd {
+        // SAFETY: by the caller's word.
+        unsafe { self.uffd.of_child(number) }
+    }
+
     /// Takes the client's memory out of the userfaultfd: what is missing reads as zeros from now
     /// on. To be called when no page is absent.
     pub fn release_whole(&self) {
@@ -167,6 +247,20 @@ impl Installer {
             let _ = unsafe { self.uffd.unregister(area.range) };
         }
     }
+}
+
+/// Whether `range` is one registered mapping of the process that `uffd` is of, at a moment when no
+/// event is unread: see [`Uffd::is_registered`].
+pub(crate) fn is_registered(uffd: &Uffd, range: PageRange) -> Result<(), Stop> {
+    static UNREADABLE: OnceLock<Option<PageRange>> = OnceLock::new();
+    let page = UNREADABLE.get_or_init(|| {
+        // SAFETY: a new mapping at an address of the kernel's choice; it stays.
+        let page =
+            unsafe { mmap_anonymous(null_mut(), PAGE_SIZE, ProtFlags::empty(), MapFlags::PRIVATE) };
+        let page = page.ok()?;
+        Some(PageRange::covering(page as usize, PAGE_SIZE))
+    });
+    uffd.is_registered(range, page.ok_or(Stop::Other(Errno::NOMEM))?)
 }
 
 /// The first `pages` pages of `area`, or all of it.

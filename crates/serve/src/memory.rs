@@ -4,7 +4,7 @@
 //! has given up what it holds (a REMOVE event) it is *removed*, for good: its contents are zeros,
 //! never again the image's, and the kernel may still be about to empty it. That a page is placed
 //! says only that nothing needs to bring it unasked; a fault on it is answered all the same.
-use pagetide_kernel::{PageNumber, PageRange};
+use pagetide_kernel::{PageNumber, PageRange, each_gap};
 
 use crate::bits::Bits;
 
@@ -48,8 +48,8 @@ impl Area {
 
 /// See the module's text.
 #[derive(Debug, Clone)]
-pub(crate) struct Memory {
-    /// By address, without overlaps; nor do they overlap in the image.
+pub struct Memory {
+    /// By address, without overlaps; nor do they overlap in the image, but for a forked child's.
     areas: Vec<Area>,
     placed: Bits,
     removed: Bits,
@@ -62,11 +62,12 @@ impl Memory {
     pub fn new(mut areas: Vec<Area>) -> Memory {
         areas.sort_unstable_by_key(|area| area.range.start);
         let ends = areas.iter().map(|area| area.first + area.range.pages());
-        let pages = ends.max().unwrap_or(0);
+        let firsts = areas.iter().map(|area| area.first);
+        let bounds = firsts.min().unwrap_or(0)..ends.max().unwrap_or(0);
         Memory {
             areas,
-            placed: Bits::new(pages),
-            removed: Bits::new(pages),
+            placed: Bits::new(bounds.clone()),
+            removed: Bits::new(bounds),
             shrunk: false,
         }
     }
@@ -74,6 +75,11 @@ impl Memory {
     /// Its parts, by address.
     pub fn areas(&self) -> &[Area] {
         &self.areas
+    }
+
+    /// How many pages it has.
+    pub fn pages(&self) -> u64 {
+        self.areas.iter().map(|area| area.range.pages()).sum()
     }
 
     /// The first area that ends after `page`.
@@ -128,22 +134,74 @@ impl Memory {
         new
     }
 
-    /// `range` is the client's no more.
-    pub fn unmap(&mut self, range: PageRange) {
-        let mut left = Vec::with_capacity(self.areas.len() + 1);
-        for area in std::mem::take(&mut self.areas) {
-            let before = PageRange {
+    /// `range` is the client's no more; what was there.
+    pub fn unmap(&mut self, range: PageRange) -> Vec<Area> {
+        self.shrunk = true;
+        self.take_out(range)
+    }
+
+    /// What was at `from` is at `to`, and what was there before is no more.
+    pub fn move_pages(&mut self, from: PageRange, to: PageNumber) {
+        let moved = self.take_out(from);
+        self.take_out(PageRange::of(to, from.pages()));
+        for area in moved {
+            let start = to.add(area.range.start.0 - from.start.0);
+            let range = PageRange::of(start, area.range.pages());
+            self.put_in(Area { range, ..area });
+        }
+    }
+
+    /// `area` is memory of the client's, as far as nothing is known to be there.
+    pub fn put_back(&mut self, area: Area) {
+        let there = self.areas_in(area.range);
+        let mut gaps = Vec::new();
+        each_gap(area.range, there.iter().map(|area| area.range), |gap| {
+            gaps.push(gap)
+        });
+        let parts = gaps.into_iter().filter_map(|gap| area.part(gap));
+        parts.for_each(|part| self.put_in(part));
+    }
+
+    /// The parts of areas in `range`.
+    pub fn areas_in(&self, range: PageRange) -> Vec<Area> {
+        let from = self.index_of(range.start);
+        let areas = self.areas[from..].iter();
+        areas.map_while(|area| area.part(range)).collect()
+    }
+
+    fn put_in(&mut self, area: Area) {
+        let at = self.index_of(area.range.start);
+        self.areas.insert(at, area);
+    }
+
+    /// Takes out what is in `range`, and gives it back.
+    fn take_out(&mut self, range: PageRange) -> Vec<Area> {
+        let from = self.index_of(range.start);
+        let meets = self.areas[from..].iter();
+        let to = from
+            + meets
+                .take_while(|area| area.range.start < range.end)
+                .count();
+        let taken: Vec<Area> = self.areas[from..to]
+            .iter()
+            .filter_map(|area| area.part(range))
+            .collect();
+        let before = self.areas.get(from).and_then(|area| {
+            area.part(PageRange {
                 start: PageNumber(0),
                 end: range.start,
-            };
-            let after = PageRange {
+            })
+        });
+        let last = to.checked_sub(1).filter(|last| *last >= from);
+        let after = last.and_then(|last| {
+            self.areas[last].part(PageRange {
                 start: range.end,
                 end: PageNumber(u64::MAX),
-            };
-            left.extend([before, after].iter().filter_map(|side| area.part(*side)));
-        }
-        self.areas = left;
-        self.shrunk = true;
+            })
+        });
+        let left = before.filter(|_| from < to).into_iter().chain(after);
+        self.areas.splice(from..to, left);
+        taken
     }
 
     /// Whether some was unmapped.
@@ -167,7 +225,8 @@ impl Memory {
         while let Some(area) = self.first_in(rest) {
             let is_absent = |page: &u64| !self.placed.has(*page) && !self.removed.has(*page);
             let end = area.first + area.range.pages();
-            if let Some(first) = (area.first..end).find(is_absent) {
+            let first = self.placed.first_in_neither(&self.removed, area.first..end);
+            if let Some(first) = first {
                 let start = area.range.start.add(first - area.first);
                 let unit = self.unit_of(start)?;
                 let most = most.max(unit.unit);
@@ -242,7 +301,7 @@ mod tests {
         let last = area(200, 204, 10);
         assert_eq!(memory.absent_in(range(0, 900), 64), Some(last));
         assert_eq!(memory.absent_in(range(0, 200), 64), None);
-        memory.unmap(range(201, 203));
+        assert_eq!(memory.unmap(range(201, 203)), [area(201, 203, 11)]);
         assert_eq!(
             memory.absent_in(range(0, 900), 64),
             Some(area(200, 201, 10))
@@ -250,6 +309,93 @@ mod tests {
         let after = memory.absent_in(range(201, 900), 64);
         assert_eq!(after, Some(area(203, 204, 13)));
         assert!(memory.has_shrunk());
+    }
+
+    #[test]
+    fn what_is_moved_stays_what_it_is() {
+        let mut memory = Memory::new(vec![area(100, 110, 50), area(200, 204, 60)]);
+        memory.note_placed(52, 2);
+        memory.remove(range(105, 106));
+        // Over a part of what is there, which is no more.
+        memory.move_pages(range(101, 108), PageNumber(202));
+        let areas = [
+            area(100, 101, 50),
+            area(108, 110, 58),
+            area(200, 202, 60),
+            area(202, 209, 51),
+        ];
+        assert_eq!(memory.areas(), areas);
+        assert_eq!(memory.unit_of(PageNumber(203)), Some(area(203, 204, 52)));
+        assert_eq!(
+            memory.absent_in(range(202, 300), 9),
+            Some(area(202, 203, 51))
+        );
+        assert_eq!(
+            memory.absent_in(range(203, 300), 9),
+            Some(area(205, 206, 54))
+        );
+        assert_eq!(
+            memory.absent_in(range(206, 300), 9),
+            Some(area(207, 209, 56))
+        );
+        // And back, where something else is by now.
+        let taken = memory.unmap(range(200, 206));
+        assert_eq!(taken, [area(200, 202, 60), area(202, 206, 51)]);
+        memory.move_pages(range(108, 110), PageNumber(201));
+        taken.into_iter().for_each(|area| memory.put_back(area));
+        let areas = [
+            area(100, 101, 50),
+            area(200, 201, 60),
+            area(201, 203, 58),
+            area(203, 206, 52),
+            area(206, 209, 55),
+        ];
+        assert_eq!(memory.areas(), areas);
+    }
+
+    proptest! {
+        /// Against a map of pages.
+        #[test]
+        fn moves_and_unmappings_are_those_of_pages(
+            steps in prop::collection::vec((0u64..3, 0u64..60, 1u64..25, 0u64..60), 1..25),
+        ) {
+            let mut memory = Memory::new(vec![area(5, 25, 100), area(25, 40, 0)]);
+            let pages = (5..25).map(|page| (page, page + 95));
+            let mut model: std::collections::BTreeMap<u64, u64> =
+                pages.chain((25..40).map(|page| (page, page - 25))).collect();
+            for (kind, start, len, to) in steps {
+                let from = range(start, start + len);
+                let taken: Vec<(u64, u64)> = from.iter()
+                    .filter_map(|page| Some((page.0, *model.get(&page.0)?)))
+                    .collect();
+                match kind {
+                    0 => {
+                        model.retain(|page, _| !from.contains(PageNumber(*page)));
+                        memory.unmap(from);
+                    }
+                    1 => {
+                        let target = PageRange::of(PageNumber(to), len);
+                        model.retain(|page, _| {
+                            let page = PageNumber(*page);
+                            !from.contains(page) && !target.contains(page)
+                        });
+                        model.extend(taken.iter().map(|(page, image)| (page - start + to, *image)));
+                        memory.move_pages(from, PageNumber(to));
+                    }
+                    _ => {
+                        let back = Area { range: from, first: 500, unit: 1 };
+                        memory.put_back(back);
+                        from.iter().for_each(|page| {
+                            model.entry(page.0).or_insert(500 + page.0 - start);
+                        });
+                    }
+                }
+                for page in 0..130 {
+                    let known = memory.unit_of(PageNumber(page)).map(|unit| unit.first);
+                    prop_assert_eq!(known, model.get(&page).copied());
+                }
+            }
+        }
     }
 
     /// A page given up or unmapped.
@@ -264,7 +410,7 @@ mod tests {
             let range = range(*start, start + pages);
             match is_removal {
                 true => drop(memory.remove(range)),
-                false => memory.unmap(range),
+                false => drop(memory.unmap(range)),
             }
         }
         memory

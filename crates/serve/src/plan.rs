@@ -11,6 +11,18 @@ pub enum OnLost {
     Kill,
     /// The thread that waits for the page waits for ever; the others are served.
     Leave,
+    /// Whoever touches the page gets SIGBUS (Linux 6.6; before that it is as `Leave`).
+    Poison,
+}
+
+/// What a fault means where the client has told of no memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Beyond {
+    /// It told wrong: the page is lost.
+    #[default]
+    Lost,
+    /// Zeros: it told of what is not zeros alone.
+    Zeros,
 }
 
 /// How fast pages come that nobody waits for.
@@ -35,6 +47,10 @@ pub struct Plan {
     pub rate: Rate,
     /// A page that is lost.
     pub on_lost: OnLost,
+    /// A fault where there is no memory of the image.
+    pub beyond: Beyond,
+    /// A client that has all its pages is no client any more.
+    pub until_whole: bool,
     /// These pages come before anything else that nobody waits for.
     pub working_set: Option<Arc<WorkingSet>>,
 }
@@ -45,6 +61,8 @@ impl Default for Plan {
             block_pages: 16,
             rate: Rate::default(),
             on_lost: OnLost::default(),
+            beyond: Beyond::default(),
+            until_whole: false,
             working_set: None,
         }
     }

@@ -1,6 +1,7 @@
 //! The order in which clients first waited for pages of the image, for a later start.
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 use pagetide_track::{SnapshotId, WorkingSet};
@@ -16,6 +17,8 @@ pub struct Recorder {
     path: PathBuf,
     image: SnapshotId,
     recorded: Mutex<Recorded>,
+    /// Nothing more is recorded, and pages come as if nothing were.
+    over: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -31,10 +34,21 @@ impl Recorder {
             path: path.to_owned(),
             image,
             recorded: Mutex::new(Recorded {
-                seen: Bits::new(pages),
+                seen: Bits::new(0..pages),
                 pages: Vec::new(),
             }),
+            over: AtomicBool::new(false),
         }
+    }
+
+    /// Ends the recording.
+    pub fn end(&self) {
+        self.over.store(true, Relaxed);
+    }
+
+    /// Whether it has not ended.
+    pub(crate) fn is_under_way(&self) -> bool {
+        !self.over.load(Relaxed)
     }
 
     fn recorded(&self) -> MutexGuard<'_, Recorded> {

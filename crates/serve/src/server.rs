@@ -9,21 +9,21 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pagetide_kernel::peer::Peer;
+use pagetide_kernel::uffd::feature;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
-use crate::client::{self, Client, End, Handed, Service};
-use crate::counters::Counters;
-use crate::ending::Ending;
+use crate::client::{self, Handed, Owner};
+use crate::crew::Crew;
 use crate::firecracker::{Handshake, Refusal};
-use crate::plan::Plan;
-use crate::record::Recorder;
-use crate::source::Source;
+use crate::memory::Memory;
+use crate::moment::Moment;
 use crate::status::Status;
+
+pub use crate::crew::{Say, Setup};
 
 /// How long a client may take for its handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -31,42 +31,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const HANDSHAKES_MAX: usize = 256;
 /// Connections taken before those that are there are heard.
 const ACCEPTED_AT_ONCE: usize = 64;
-/// How long clients' threads may take to end.
-const ENDING: Duration = Duration::from_secs(5);
-/// The stack of a client's thread.
-const STACK_BYTES: usize = 512 << 10;
-
-/// What is told to whoever watches.
-pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
-
-/// What a server is made of.
-pub struct Setup {
-    /// Where pages come from.
-    pub source: Arc<dyn Source>,
-    /// How clients are served.
-    pub plan: Plan,
-    /// The order of first touches is recorded here.
-    pub recorder: Option<Recorder>,
-    /// Clients served at a time; others are refused.
-    pub clients_max: usize,
-    /// Told of clients that come and go, and of what goes wrong.
-    pub say: Say,
-}
+/// Of a guest, memory is only given up and unmapped.
+const REFUSED: u64 = feature::EVENT_FORK | feature::EVENT_REMAP | feature::SIGBUS;
 
 /// See the module's text.
 pub struct Server {
     listener: UnixListener,
-    source: Arc<dyn Source>,
-    plan: Plan,
-    recorder: Option<Arc<Recorder>>,
-    clients_max: usize,
-    say: Say,
-    status: Arc<Status>,
-    ending: Arc<Ending>,
+    crew: Arc<Crew>,
     handshakes: VecDeque<(Instant, Handshake)>,
-    threads: Vec<JoinHandle<()>>,
-    /// How many clients there have been.
-    number: u64,
 }
 
 /// A socket at `path`. A socket that nobody listens on any more is removed first.
@@ -100,26 +72,18 @@ impl Server {
     ///
     /// # Errors
     /// The socket is not usable.
-    pub fn new(listener: UnixListener, setup: Setup, ending: Arc<Ending>) -> io::Result<Server> {
+    pub fn new(listener: UnixListener, setup: Setup, ending: Arc<Moment>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         Ok(Server {
             listener,
-            source: setup.source,
-            plan: setup.plan,
-            recorder: setup.recorder.map(Arc::new),
-            clients_max: setup.clients_max,
-            say: setup.say,
-            status: Arc::default(),
-            ending,
+            crew: Arc::new(Crew::new(setup, ending, None)),
             handshakes: VecDeque::new(),
-            threads: Vec::new(),
-            number: 0,
         })
     }
 
     /// What it does, for those who ask.
     pub fn status(&self) -> Arc<Status> {
-        Arc::clone(&self.status)
+        Arc::clone(&self.crew.status)
     }
 
     /// Serves until the end comes; then all clients' service has ended, but for one that keeps its
@@ -128,26 +92,15 @@ impl Server {
     /// # Errors
     /// The working set could not be saved.
     pub fn run(mut self) -> io::Result<()> {
-        while !self.ending.has_come() {
+        while !self.crew.ending.has_come() {
             self.wait();
             self.accept();
             self.hear();
         }
-        self.end_threads();
-        match &self.recorder {
+        self.crew.wait_for_all();
+        match &self.crew.recorder {
             Some(recorder) => recorder.save().map(drop),
             None => Ok(()),
-        }
-    }
-
-    fn end_threads(&mut self) {
-        let deadline = Instant::now() + ENDING;
-        while !self.threads.is_empty() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_millis(1));
-            self.threads.retain(|thread| !thread.is_finished());
-        }
-        if !self.threads.is_empty() {
-            (self.say)(&format!("{} clients did not let go", self.threads.len()));
         }
     }
 
@@ -160,7 +113,7 @@ impl Server {
         });
         let mut fds = vec![
             PollFd::new(&self.listener, PollFlags::IN),
-            PollFd::new(&*self.ending, PollFlags::IN),
+            PollFd::new(&*self.crew.ending, PollFlags::IN),
         ];
         let waiting = self.handshakes.iter();
         fds.extend(waiting.map(|(_, handshake)| PollFd::new(handshake, PollFlags::IN)));
@@ -174,13 +127,13 @@ impl Server {
             match self.listener.accept() {
                 Ok((connection, _)) => match Handshake::new(connection) {
                     Ok(handshake) => self.handshakes.push_back((Instant::now(), handshake)),
-                    Err(error) => (self.say)(&format!("a connection failed: {error}")),
+                    Err(error) => (self.crew.say)(&format!("a connection failed: {error}")),
                 },
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // No more descriptors, say: who says nothing gives up its own.
                 Err(error) => {
-                    (self.say)(&format!("a connection could not be taken: {error}"));
+                    (self.crew.say)(&format!("a connection could not be taken: {error}"));
                     self.refuse_oldest("to make room");
                     std::thread::sleep(Duration::from_millis(10));
                     break;
@@ -202,12 +155,12 @@ impl Server {
     }
 
     fn refuse(&self, connection: &impl AsFd, why: &str) {
-        self.status.note_refused();
+        self.crew.status.note_refused();
         let pid = Peer::of(connection.as_fd())
             .ok()
             .and_then(|peer| peer.pid());
         let who = pid.map_or("a client".to_owned(), |pid| format!("process {pid}"));
-        (self.say)(&format!("{who} is refused: {why}"));
+        (self.crew.say)(&format!("{who} is refused: {why}"));
     }
 
     /// Hears what there is from those that have not said all.
@@ -228,92 +181,40 @@ impl Server {
     }
 
     fn greet(&mut self, handshake: Handshake) {
-        self.threads.retain(|thread| !thread.is_finished());
         let connection = handshake.connection().as_fd().try_clone_to_owned();
         let Ok(connection) = connection else {
-            return (self.say)("a client is refused: there are no more descriptors");
+            return (self.crew.say)("a client is refused: there are no more descriptors");
         };
-        if self.threads.len() >= self.clients_max {
-            let text = format!("{} clients are served, the most allowed", self.clients_max);
+        if self.crew.clients() >= self.crew.clients_max {
+            let most = self.crew.clients_max;
+            let text = format!("{most} clients are served, the most allowed");
             return self.refuse(&connection, &text);
         }
-        let result =
-            handshake.finish(self.source.pages()).and_then(|greeting| {
-                match client::refuses(greeting.uffd.features()) {
+        let result = handshake
+            .finish(self.crew.source.pages())
+            .and_then(
+                |greeting| match client::refuses(greeting.uffd.features(), REFUSED) {
                     Some(why) => Err(Refusal::Features(why)),
                     None => Ok(greeting),
-                }
-            });
+                },
+            );
         let result = result.and_then(|greeting| {
             let peer = Peer::of(connection.as_fd());
             let peer = peer.map_err(|errno| Refusal::Connection(errno.into()))?;
             Ok((greeting, peer))
         });
         match result {
-            Ok((greeting, peer)) => self.start(Handed {
+            Ok((greeting, peer)) => self.crew.start(Handed {
                 uffd: greeting.uffd,
-                areas: greeting.areas,
-                connection: greeting.connection,
-                peer,
+                memory: Memory::new(greeting.areas),
+                pid: peer.pid(),
+                owner: Some(Owner {
+                    connection: greeting.connection,
+                    peer,
+                }),
             }),
             Err(refusal) => self.refuse(&connection, &refusal.to_string()),
         }
-    }
-
-    /// Gives a client its thread.
-    fn start(&mut self, handed: Handed) {
-        self.number += 1;
-        let (number, pid) = (self.number, handed.peer.pid());
-        let who = match pid {
-            Some(pid) => format!("client {number} (process {pid})"),
-            None => format!("client {number}"),
-        };
-        let pages: u64 = handed.areas.iter().map(|area| area.range.pages()).sum();
-        let counters = Arc::new(Counters::default());
-        let service = Service {
-            source: Arc::clone(&self.source),
-            plan: self.plan.clone(),
-            recorder: self.recorder.clone(),
-            counters: Arc::clone(&counters),
-            latencies: self.status.latencies(),
-        };
-        let (status, ending) = (Arc::clone(&self.status), Arc::clone(&self.ending));
-        let (say, recorder) = (Arc::clone(&self.say), self.recorder.clone());
-        status.add(number, pid, pages, counters);
-        say(&format!("{who}: {pages} pages of memory"));
-        let body = move || {
-            let say = |text: &str| say(&format!("{who}: {text}"));
-            match Client::new(handed, service).serve(&ending, &say) {
-                End::Gone => say("ended"),
-                End::Told => say("is served no more"),
-                End::Lost(why) => say(&why),
-                End::Broken(why) => say(&format!("is served no more: {why}")),
-            }
-            status.remove(number);
-            if let Some(recorder) = recorder {
-                save(&recorder, &say);
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("pagetide-client".into())
-            .stack_size(STACK_BYTES)
-            .spawn(body);
-        match thread {
-            Ok(thread) => self.threads.push(thread),
-            Err(error) => {
-                self.status.remove(number);
-                (self.say)(&format!(
-                    "client {number} is refused: no thread for it ({error})"
-                ));
-            }
-        }
-    }
-}
-
-fn save(recorder: &Recorder, say: &dyn Fn(&str)) {
-    match recorder.save() {
-        Ok(pages) => say(&format!("{pages} pages of a working set were recorded")),
-        Err(error) => say(&format!("the working set could not be recorded: {error}")),
     }
 }
 

@@ -21,6 +21,7 @@ pub struct Status {
     before: Counters,
     clients_ended: AtomicU64,
     refused: AtomicU64,
+    broken: AtomicU64,
     latencies: Arc<Histogram>,
 }
 
@@ -82,6 +83,32 @@ impl Status {
     /// Somebody was refused.
     pub(crate) fn note_refused(&self) {
         self.refused.fetch_add(1, Relaxed);
+    }
+
+    /// A client could not be served to its end.
+    pub(crate) fn note_broken(&self) {
+        self.broken.fetch_add(1, Relaxed);
+    }
+
+    /// How many clients could not be served to their end.
+    pub fn broken(&self) -> u64 {
+        self.broken.load(Relaxed)
+    }
+
+    /// How many clients are served now.
+    pub fn served(&self) -> usize {
+        self.clients().len()
+    }
+
+    /// What was done for all clients so far.
+    pub fn total(&self) -> Counts {
+        let all = Counters::default();
+        let clients = self.clients();
+        all.add(&self.before.read());
+        clients
+            .values()
+            .for_each(|client| all.add(&client.counters.read()));
+        all.read()
     }
 
     /// What there is now, as a JSON object.

@@ -23,6 +23,9 @@ pub(crate) trait Device: Send + Sync {
     fn delete(&self, slots: &[Slot]);
     /// `bytes_max` is left at zero: it is kept by the outermost layer, which alone sees all bytes.
     fn usage(&self) -> Usage;
+    /// As [`Store::hold_at_most`](crate::Store::hold_at_most); nothing to do for a device without
+    /// shared memory.
+    fn hold_at_most(&self, _shared_bytes: u64) {}
     /// While `frozen`, a forked child reads what this object has now, as this object has it now:
     /// nothing may be moved away from where its copy will look for it. Slots that are deleted
     /// meanwhile are kept from the device.
@@ -52,6 +55,9 @@ impl Device for Box<dyn Device> {
     }
     fn usage(&self) -> Usage {
         (**self).usage()
+    }
+    fn hold_at_most(&self, shared_bytes: u64) {
+        (**self).hold_at_most(shared_bytes);
     }
     fn set_frozen(&self, frozen: bool) {
         (**self).set_frozen(frozen);

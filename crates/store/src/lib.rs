@@ -69,6 +69,8 @@ pub struct Capabilities {
     pub get_sleeps: bool,
     /// A `get` may allocate (encrypted connections), so it must not be made in a signal handler.
     pub get_allocates: bool,
+    /// Pages that have no room in this machine's memory go elsewhere: a disk, a server.
+    pub spills: bool,
 }
 
 /// What a store holds now.
@@ -82,6 +84,9 @@ pub struct Usage {
     pub bytes_max: u64,
     /// Of `bytes`, those in this process's own memory.
     pub memory_bytes: u64,
+    /// Of `memory_bytes`, those in shared memory, as it is mapped: what [`Store::hold_at_most`]
+    /// bounds.
+    pub shared_bytes: u64,
     /// Bytes of page content put since opening (pages put times [`PAGE_SIZE`]).
     pub put_bytes: u64,
     /// Bytes these took after same-filled detection and compression.
@@ -129,6 +134,12 @@ pub trait Store: Send + Sync {
 
     /// What is held now.
     fn usage(&self) -> Usage;
+
+    /// From now on no more than `shared_bytes` of [`Usage::shared_bytes`] are taken, beside the
+    /// limit that the URI may have. Where more are held nothing is taken; a tier moves pages to the
+    /// store behind as others are put. Of no effect on stores that have none. May be called at any
+    /// time, by one thread at a time.
+    fn hold_at_most(&self, shared_bytes: u64);
 
     /// From now until [`thaw`](Store::thaw), slots in use at this moment keep their bytes even when
     /// deleted, so that a forked child, whose copy of this object stands still at this moment, can

@@ -34,6 +34,7 @@ impl Meter {
             bytes,
             bytes_max: 0,
             memory_bytes,
+            shared_bytes: 0,
             put_bytes: self.pages.load(Relaxed) * PAGE_SIZE as u64,
             put_bytes_stored: self.stored_bytes.load(Relaxed),
             same_filled: self.same_filled.load(Relaxed),

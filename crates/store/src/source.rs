@@ -113,6 +113,7 @@ impl Store for Source {
             put_batch_pages: 1,
             get_sleeps: true,
             get_allocates: false,
+            spills: true,
         }
     }
 
@@ -145,6 +146,8 @@ impl Store for Source {
     fn usage(&self) -> Usage {
         Usage::default()
     }
+
+    fn hold_at_most(&self, _: u64) {}
 
     fn freeze(&self) -> Freeze {
         Freeze(0)

@@ -39,6 +39,8 @@ pub(crate) struct Tier {
     moving: Mutex<()>,
     frozen: AtomicBool,
     put_pages: AtomicU64,
+    /// The most bytes of shared memory in front, beside the limit that it has.
+    front_max: AtomicU64,
 }
 
 fn word(behind: bool, slot: Slot) -> u64 {
@@ -55,6 +57,7 @@ impl Tier {
             moving: Mutex::new(()),
             frozen: AtomicBool::new(false),
             put_pages: AtomicU64::new(0),
+            front_max: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -133,15 +136,18 @@ impl Tier {
             let mut is_behind = false;
             let put = match self.front.put(some, places) {
                 Err(error) if error.kind == ErrorKind::Full => {
-                    if self.frozen.load(Acquire) {
-                        is_behind = true;
-                        self.behind.put(some, places)
-                    } else {
-                        match self.make_room() {
-                            Ok(true) => continue,
-                            Ok(false) => Err(error),
-                            Err(error) => Err(error),
+                    let made_room = match self.frozen.load(Acquire) {
+                        true => Ok(false),
+                        false => self.make_room(),
+                    };
+                    match made_room {
+                        Ok(true) => continue,
+                        // Nothing is in front that may move, and these do not fit there.
+                        Ok(false) => {
+                            is_behind = true;
+                            self.behind.put(some, places)
                         }
+                        Err(error) => Err(error),
                     }
                 }
                 put => put,
@@ -156,6 +162,17 @@ impl Tier {
             done = next;
         }
         Ok(())
+    }
+
+    /// Has the oldest pages in front make way, where that holds more than it may by now. More of
+    /// them than are put, so that it comes down to that; what they leave of a slab may be used
+    /// again, so it is done at every put.
+    fn keep_to_bound(&self) {
+        let is_over = self.front.usage().shared_bytes > self.front_max.load(Relaxed);
+        if is_over && !self.frozen.load(Acquire) {
+            // What does not go stays in front, and the put goes on there.
+            let _ = self.make_room();
+        }
     }
 
     fn drop_words(&self, words: &[u64]) {
@@ -174,11 +191,13 @@ impl Device for Tier {
             put_batch_pages: front.put_batch_pages,
             get_sleeps: behind.get_sleeps,
             get_allocates: behind.get_allocates,
+            spills: behind.spills,
         }
     }
 
     fn put(&self, pages: &[&Page], slots: &mut [Slot]) -> Result<(), StoreError> {
         self.slots.take(slots, u64::MAX)?;
+        self.keep_to_bound();
         let mut words = vec![0; pages.len()];
         if let Err(error) = self.put_words(pages, &mut words) {
             self.slots.give_back(slots);
@@ -262,10 +281,18 @@ impl Device for Tier {
             bytes: front.bytes + behind.bytes + self.slots.bytes(),
             bytes_max: 0,
             memory_bytes: front.memory_bytes + behind.memory_bytes + self.slots.bytes(),
+            shared_bytes: front.shared_bytes + behind.shared_bytes,
             put_bytes: self.put_pages.load(Relaxed) * PAGE_SIZE as u64,
             put_bytes_stored: front.put_bytes_stored,
             same_filled: front.same_filled,
         }
+    }
+
+    fn hold_at_most(&self, shared_bytes: u64) {
+        self.front_max.store(shared_bytes, Relaxed);
+        self.front.hold_at_most(shared_bytes);
+        let held = self.front.usage().shared_bytes;
+        self.behind.hold_at_most(shared_bytes.saturating_sub(held));
     }
 
     fn set_frozen(&self, frozen: bool) {

@@ -84,3 +84,47 @@ fn a_full_file_store_is_clean_and_recoverable() {
         "the file has no name"
     );
 }
+
+#[test]
+fn what_may_be_held_in_memory_can_be_changed_at_any_time() {
+    let store = pagetide_store::open("ram:").unwrap();
+    let most: u64 = 2 << 20;
+    store.hold_at_most(most);
+    let (held, error) = laws::fill(&*store);
+    assert_eq!(error.kind, pagetide_store::ErrorKind::Full, "{error}");
+    let usage = store.usage();
+    assert!((most / 2..=most).contains(&usage.shared_bytes), "{usage:?}");
+    // Less than is held: nothing is taken, and nothing is lost.
+    store.hold_at_most(most / 2);
+    assert!(laws::fill(&*store).0.is_empty());
+    store.hold_at_most(2 * most);
+    assert!(!laws::fill(&*store).0.is_empty());
+    assert!((most..=2 * most).contains(&store.usage().shared_bytes));
+    for (slot, seed) in held {
+        common::assert_holds(&*store, slot, &common::random_page(seed));
+    }
+}
+
+#[test]
+fn a_tier_keeps_to_what_it_may_hold_in_memory_and_moves_the_rest() {
+    let fixture =
+        common::Fixture::new(|directory| format!("ram:?max=8M&then=file:{}/", directory.display()));
+    let store = &*fixture.store;
+    assert!(store.capabilities().spills);
+    let pages: Vec<_> = (0..3000).map(common::random_page).collect();
+    let mut slots = Vec::new();
+    // Then less, then nothing at all.
+    for (most, some) in [
+        (6, &pages[..1400]),
+        (3, &pages[1400..2900]),
+        (0, &pages[2900..]),
+    ] {
+        store.hold_at_most(most << 20);
+        slots.extend(common::put_all(store, some));
+        let held = store.usage().shared_bytes;
+        assert!(held <= most << 20 || most == 0, "{held} of {most} MiB");
+    }
+    for (slot, page) in slots.iter().zip(&pages) {
+        common::assert_holds(store, *slot, page);
+    }
+}

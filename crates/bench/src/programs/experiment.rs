@@ -100,7 +100,7 @@ impl<'a> Bench<'a> {
         };
         let wanted = plan.share.iter().any(|bound| *bound != Bound::Fits) && !plan.no_swap;
         if wanted {
-            match KernelSwap::start() {
+            match KernelSwap::start(!plan.plain_swap) {
                 Ok(swap) => bench.swap = Some(Rc::new(swap)),
                 Err(error) => bench.skip("swap", &error)?,
             }

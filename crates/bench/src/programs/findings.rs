@@ -24,6 +24,8 @@ pub struct Findings {
     pub memory_bytes: Option<u64>,
     /// Anonymous memory of its largest process in the mean of the time, where that was watched.
     pub resident_bytes_mean: Option<u64>,
+    /// How often the kernel's OOM killer was called and held off, where that can be done.
+    pub held_off: Option<u64>,
     /// How much memory its largest process needs, where that was measured.
     pub need: Option<Need>,
     /// Digest and length of the output.

@@ -2,8 +2,11 @@
 //! memory cgroup.
 use std::ffi::OsString;
 use std::io::{Error, ErrorKind, Result};
+use std::os::fd::OwnedFd;
 
+use super::relief::Relief;
 use crate::cgroup::MemoryGroup;
+use crate::report::say;
 use crate::{sysfs, zram};
 
 /// Room for what is swapped out, before compression: more than any program takes.
@@ -13,6 +16,10 @@ const DEVICE_BYTES: u64 = 16 << 30;
 pub struct KernelSwap {
     group: MemoryGroup,
     device: String,
+    /// Its reclaim is helped; see [`super::relief`].
+    helped: bool,
+    /// Tells that the OOM killer was called, where it can be held off.
+    called: Option<OwnedFd>,
 }
 
 /// Counters around one run.
@@ -20,6 +27,7 @@ pub struct Before {
     swapped_in: u64,
     swapped_out: u64,
     killed: u64,
+    relief: Option<Relief>,
 }
 
 /// What happened meanwhile.
@@ -30,6 +38,8 @@ pub struct After {
     pub swapped_out: u64,
     /// The kernel ended a process of the group.
     pub killed: bool,
+    /// How often it would have, had it not been held off.
+    pub held_off: Option<u64>,
     /// The group's peak and the most that zram took.
     pub memory_bytes: u64,
 }
@@ -47,8 +57,9 @@ fn swapped() -> Result<(u64, u64)> {
 }
 
 impl KernelSwap {
-    /// Sets up the device and the group, until everything is undone.
-    pub fn start() -> Result<KernelSwap> {
+    /// Sets up the device and the group, until everything is undone; reclaim is `helped` or left
+    /// alone.
+    pub fn start(helped: bool) -> Result<KernelSwap> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::new(
                 ErrorKind::PermissionDenied,
@@ -59,7 +70,19 @@ impl KernelSwap {
         group.oom_kills()?;
         let device = zram::start(DEVICE_BYTES)?;
         zram::set_page_cluster(0)?;
-        Ok(KernelSwap { group, device })
+        let called = match helped.then(|| group.hold_off_oom_killer()).transpose() {
+            Ok(called) => called,
+            Err(error) => {
+                say(&format!("swap will not survive all programs: {error}"));
+                None
+            }
+        };
+        Ok(KernelSwap {
+            group,
+            device,
+            helped,
+            called,
+        })
     }
 
     /// The words before a program's that have it start in the group.
@@ -75,21 +98,27 @@ impl KernelSwap {
         // Version 2 before Linux 6.12 keeps the highest peak of all runs: still a true bound.
         self.group.reset_peak().ok();
         zram::forget_most_used(&self.device)?;
+        let killed = self.group.oom_kills()?;
+        let called = self.called.as_ref().map(OwnedFd::try_clone).transpose()?;
+        let relief = (self.helped).then(|| Relief::start(self.group.clone(), limit, called));
         let (swapped_in, swapped_out) = swapped()?;
         Ok(Before {
             swapped_in,
             swapped_out,
-            killed: self.group.oom_kills()?,
+            killed,
+            relief,
         })
     }
 
     /// After it.
-    pub fn end(&self, before: &Before) -> Result<After> {
+    pub fn end(&self, before: Before) -> Result<After> {
         let (swapped_in, swapped_out) = swapped()?;
+        let held_off = before.relief.map(Relief::end);
         Ok(After {
             swapped_in: swapped_in - before.swapped_in,
             swapped_out: swapped_out - before.swapped_out,
             killed: self.group.oom_kills()? > before.killed,
+            held_off: held_off.filter(|_| self.called.is_some()),
             memory_bytes: self.group.peak()? + zram::most_used(&self.device)?,
         })
     }

@@ -12,6 +12,7 @@ mod inputs;
 mod kernel_swap;
 pub mod plan;
 mod process;
+mod relief;
 mod report;
 mod results;
 mod run;

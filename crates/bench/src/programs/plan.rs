@@ -34,6 +34,10 @@ pub struct Plan {
     /// Do not measure under the kernel's swap, which needs root
     #[arg(long)]
     pub no_swap: bool,
+    /// Leave the kernel's reclaim alone, which then calls its OOM killer with most of the swap
+    /// free. Else its counters are kept up to date, and whom it would end goes on and is counted
+    #[arg(long)]
+    pub plain_swap: bool,
     /// Also measure how much memory each program needs, and compare the times expected with less
     /// with those found
     #[arg(long)]

@@ -33,6 +33,10 @@ pub fn text(results: &Results) -> String {
              of the peak for page tables\n",
             mib(results.allowance_bytes as f64)
         );
+        if rows().any(|row| row.is_helped()) {
+            out += "OOM: so often the OOM killer was called with most of the swap free, and held \
+                    off\n";
+        }
     }
     let any = rows().next().is_some();
     for (at, summary) in results.summary.iter().enumerate().filter(|_| any) {
@@ -80,7 +84,7 @@ fn bounded(programs: &[Measured], at: usize, share: Bound) -> String {
     let heads = [
         "", "peak MiB", "alone", "cpu", "pagetide", "cpu", "swap", "cpu",
     ];
-    let mut times = Table::new(&[&heads[..], &["wall ratio", "cpu ratio"]].concat());
+    let mut times = Table::new(&[&heads[..], &["OOM", "wall ratio", "cpu ratio"]].concat());
     let heads = [
         "",
         "on demand",
@@ -114,6 +118,7 @@ fn bounded(programs: &[Measured], at: usize, share: Bound) -> String {
             cpu(pagetide),
             swap_of(&wall),
             swap_of(&cpu),
+            swap_of(&|side| pages(side, |f| f.held_off)),
             cell(ratio.wall, 2),
             cell(ratio.cpu, 2),
         ]);
@@ -198,10 +203,10 @@ fn expectations(programs: &[Measured]) -> String {
 }
 
 /// The table of budgets that follow their programs: time over alone, and memory in the mean of the
-/// time, against the peak alone, and alone.
+/// time, against that alone in the mean and at most.
 fn following(programs: &[Measured], percent: f64) -> String {
-    let heads = ["", "peak MiB", "alone", "auto", "time ratio", "mean MiB"];
-    let mut table = Table::new(&[&heads[..], &["saved", "mean alone MiB"]].concat());
+    let heads = ["", "alone", "auto", "time ratio", "mean MiB alone", "auto"];
+    let mut table = Table::new(&[&heads[..], &["saved %", "peak MiB alone", "saved %"]].concat());
     let (mut ratios, mut saved) = (Vec::new(), Vec::new());
     for program in programs {
         let Some(side) = &program.following else {
@@ -212,25 +217,27 @@ fn following(programs: &[Measured], percent: f64) -> String {
         let ratio = found.zip(alone);
         let ratio = ratio.map(|(found, alone)| found.wall_seconds / alone);
         let mean = found.and_then(|found| found.resident_bytes_mean);
-        let less = mean.map(|mean| 1.0 - mean as f64 / program.peak_bytes as f64);
+        let less = |than: u64| mean.map(|mean| 1.0 - mean as f64 / than as f64);
         ratios.extend(ratio);
-        saved.extend(less);
-        let in_mib = |bytes: f64| bytes / f64::from(1 << 20);
+        saved.extend(less(program.mean_bytes));
+        let in_mib = |bytes: u64| cell(Some(bytes as f64 / f64::from(1 << 20)), 0);
+        let in_percent = |share: Option<f64>| cell(share.map(|share| 100.0 * share), 0);
         table.row([
             program.name.to_owned(),
-            cell(Some(in_mib(program.peak_bytes as f64)), 0),
             of(&program.alone, 2, |f| Some(f.wall_seconds)),
             of(side, 2, |f| Some(f.wall_seconds)),
             cell(ratio, 2),
-            cell(mean.map(|mean| in_mib(mean as f64)), 0),
-            cell(less.map(|less| 100.0 * less), 0),
-            cell(Some(in_mib(program.mean_bytes as f64)), 0),
+            in_mib(program.mean_bytes),
+            mean.map_or_else(|| cell(None, 0), in_mib),
+            in_percent(less(program.mean_bytes)),
+            in_mib(program.peak_bytes),
+            in_percent(less(program.peak_bytes)),
         ]);
     }
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
     format!(
-        "\n--resident auto:{percent}%; saved is in percent of the peak alone\n{table}\nmean of {}: \
-         {:.0} % longer, {:.0} % saved\n",
+        "\n--resident auto:{percent}%; memory in the mean of the time\n{table}\nmean of {}: {:.0} % \
+         longer, {:.0} % less in the mean\n",
         ratios.len(),
         100.0 * (mean(&ratios) - 1.0),
         100.0 * mean(&saved)
@@ -252,12 +259,13 @@ fn means(summary: &Summary) -> String {
     let mut out = line(&format!("wall over {over}"), &summary.wall);
     out += &line(&format!("cpu over {over}"), &summary.cpu);
     out += &line("pages on demand over swap-ins", &summary.demand);
-    for (whom, failed) in [
-        ("pagetide", &summary.pagetide_failed),
-        ("swap", &summary.swap_failed),
+    for (what, programs) in [
+        ("not survived under pagetide", &summary.pagetide_failed),
+        ("not survived under swap", &summary.swap_failed),
+        ("survived under swap with help alone", &summary.swap_helped),
     ] {
-        if !failed.is_empty() {
-            out += &format!("not survived under {whom}: {}\n", failed.join(", "));
+        if !programs.is_empty() {
+            out += &format!("{what}: {}\n", programs.join(", "));
         }
     }
     out

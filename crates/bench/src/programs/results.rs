@@ -86,6 +86,8 @@ pub struct Summary {
     /// Programs with a run that did not end well.
     pub pagetide_failed: Vec<&'static str>,
     pub swap_failed: Vec<&'static str>,
+    /// Programs that the kernel's OOM killer would have ended, had it not been held off.
+    pub swap_helped: Vec<&'static str>,
 }
 
 /// Of ratios.
@@ -121,6 +123,14 @@ impl Side {
     }
 }
 
+impl Row {
+    /// Whether the kernel's OOM killer was held off in a run under swap.
+    pub fn is_helped(&self) -> bool {
+        let runs = self.swap.iter().flat_map(|side| &side.runs);
+        runs.filter_map(|run| run.held_off).any(|calls| calls > 0)
+    }
+}
+
 impl Ratio {
     /// Of medians.
     pub fn of(ours: &Side, theirs: &Side) -> Ratio {
@@ -152,6 +162,7 @@ impl Summary {
             let failed = rows().filter(|(_, row)| of(row).is_some_and(|s| s.survived().is_none()));
             failed.map(|(name, _)| name).collect()
         };
+        let helped = rows().filter(|(_, row)| row.is_helped());
         Summary {
             share,
             wall: mean(|ratio| ratio.wall),
@@ -159,6 +170,7 @@ impl Summary {
             demand: mean(|ratio| ratio.demand),
             pagetide_failed: failed(|row| Some(&row.pagetide)),
             swap_failed: failed(|row| row.swap.as_ref()),
+            swap_helped: helped.map(|(name, _)| name).collect(),
         }
     }
 }

@@ -84,7 +84,8 @@ impl Environment {
             count(&mut findings, &stats)?;
         }
         if let Some((swap, before)) = counted {
-            let after = swap.end(&before)?;
+            let after = swap.end(before)?;
+            findings.held_off = after.held_off;
             findings.demand_pages = Some(after.swapped_in);
             findings.written_pages = Some(after.swapped_out);
             findings.memory_bytes = Some(after.memory_bytes);

@@ -85,19 +85,23 @@ pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u
             ),
         )
     })?;
+    let [limit, limited] = match statistics.memory_budget_bytes {
+        0 => ["budget", "resident"],
+        _ => ["memory", "in all"],
+    };
     eprintln!(
-        "pagetide: process {pid}: budget {}, resident {}",
-        Bytes(statistics.budget_bytes),
-        Bytes(statistics.resident_bytes)
+        "pagetide: process {pid}: {limit} {}, {limited} {}",
+        Bytes(statistics.limit_bytes()),
+        Bytes(statistics.limited_bytes())
     );
     Ok(Exit::Ok.code())
 }
 
 /// The bytes `size` means for a process: a share is of what is available to it, what it has
-/// resident included.
+/// resident included, or in all where that is what is bounded.
 pub fn bytes_for(process: &Governed, size: Size) -> u64 {
     let available = available_to(&process.pid.to_string());
-    size.resolve(available.saturating_add(process.reading.statistics.resident_bytes))
+    size.resolve(available.saturating_add(process.reading.statistics.limited_bytes()))
 }
 
 /// Asks a process to take a new budget.

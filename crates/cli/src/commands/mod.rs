@@ -1,5 +1,7 @@
 //! The small commands, one a file.
+pub(crate) mod background;
 pub mod bench;
+pub mod completions;
 pub mod limit;
 pub mod lock;
 pub mod locks;

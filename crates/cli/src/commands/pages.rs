@@ -1,8 +1,7 @@
-//! `pagetide man` and `pagetide completions`: rendered from the declaration of the command line.
+//! `pagetide man`: rendered from the declaration of the command line.
 use std::path::Path;
 
 use clap::CommandFactory as _;
-use clap_complete::Shell;
 
 use crate::args::Arguments;
 use crate::exit::{Exit, Failure};
@@ -84,14 +83,6 @@ fn escape(text: &str) -> String {
         })
         .collect::<Vec<_>>()
         .join("\n")
-}
-
-/// Prints the completion script for a shell.
-pub fn completions(shell: Shell) -> Result<u8, Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Arguments::command(), "pagetide", &mut script);
-    super::print(&String::from_utf8_lossy(&script))?;
-    Ok(Exit::Ok.code())
 }
 
 #[cfg(test)]

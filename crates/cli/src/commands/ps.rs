@@ -22,24 +22,26 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
     }
     let mut table = Table::new(
         &[
-            "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "FAULTS", "P99",
-            "COMMAND",
+            "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "OF", "FAULTS",
+            "P99", "COMMAND",
         ],
-        &[9],
+        &[10],
     );
+    let bound = |bytes: u64| match bytes {
+        0 => "-".to_owned(),
+        bytes => Bytes(bytes).to_string(),
+    };
     for process in &processes {
         let s = &process.reading.statistics;
         table.push(vec![
             process.pid.to_string(),
             Bytes(s.resident_bytes).to_string(),
             Bytes(s.budget_bytes).to_string(),
-            match s.run_budget_bytes {
-                0 => "-".into(),
-                bytes => Bytes(bytes).to_string(),
-            },
+            bound(s.run_budget_bytes),
             Bytes(s.managed_bytes).to_string(),
             Bytes(s.store_bytes).to_string(),
             Bytes(s.memory_bytes).to_string(),
+            bound(s.memory_budget_bytes),
             Count(s.faults as f64).to_string(),
             Nanoseconds(s.fault_latency_ns.p99).to_string(),
             printable(&s.command)

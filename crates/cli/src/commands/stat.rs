@@ -1,4 +1,5 @@
 //! `pagetide stat`: everything known of one process.
+use std::path::Path;
 use std::time::Duration;
 
 use pagetide_pager::report::{Latency, Request, Statistics};
@@ -8,6 +9,7 @@ use crate::control;
 use crate::curve::{self, Need};
 use crate::exit::{Exit, Failure};
 use crate::governed::{Governed, printable};
+use crate::plot;
 use crate::size::{Bytes, Count, Nanoseconds};
 
 /// How long a process may take to answer.
@@ -16,16 +18,27 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PUBLISHING: Duration = Duration::from_millis(200);
 
 /// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its
-/// ledger when it does not answer. Or how much memory it needs, measured for so long.
+/// ledger when it does not answer. Or how much memory it needs, measured for so long, also drawn to
+/// the file `plot`.
 pub fn stat(
     pid: u32,
     json: bool,
     measure_for: Option<Duration>,
+    plot: Option<&Path>,
     bases: &Bases,
 ) -> Result<u8, Failure> {
     let process = super::find(pid, bases)?;
     if let Some(time) = measure_for {
-        return show_need(&process, json, time, bases);
+        let process = measured(&process, time, bases)?;
+        let need = process.reading.measured.as_ref().and_then(Need::of);
+        if let (Some(path), Some(need)) = (plot, &need) {
+            draw(&process, need, path)?;
+        }
+        match json {
+            true => super::print_json(&need)?,
+            false => super::print(&curve::describe(&process))?,
+        }
+        return Ok(Exit::Ok.code());
     }
     let pid = process.pid;
     let statistics =
@@ -49,20 +62,37 @@ fn of_run(s: &Statistics) -> String {
     }
 }
 
-/// Has it measured how much memory a process needs, where it does not do so already.
-fn show_need(process: &Governed, json: bool, time: Duration, bases: &Bases) -> Result<u8, Failure> {
+fn of_memory(s: &Statistics) -> String {
+    let bound = match s.memory_budget_bytes {
+        0 => String::new(),
+        bytes => format!(" of {}", Bytes(bytes)),
+    };
+    format!(
+        "{}{bound}, of which {} is neither resident pages nor the store; at most {}",
+        Bytes(s.memory_bytes),
+        Bytes(s.other_bytes),
+        Bytes(s.memory_bytes_max)
+    )
+}
+
+/// The process, once it is measured how much memory it needs: for so long, unless that is done
+/// already.
+fn measured(process: &Governed, time: Duration, bases: &Bases) -> Result<Governed, Failure> {
     let measures = (process.reading.measured.as_ref()).is_some_and(|measured| measured.on);
     if !measures {
         begin_to_measure(process, time)?;
         // What was seen last is published before it ends.
         std::thread::sleep(time.saturating_add(PUBLISHING));
     }
-    let process = super::find(process.pid, bases)?;
-    match json {
-        true => super::print_json(&process.reading.measured.as_ref().and_then(Need::of))?,
-        false => super::print(&curve::describe(&process))?,
-    }
-    Ok(Exit::Ok.code())
+    super::find(process.pid, bases)
+}
+
+fn draw(process: &Governed, need: &Need, path: &Path) -> Result<(), Failure> {
+    let picture = plot::curve::draw(&process.reading.statistics.command, need);
+    std::fs::write(path, format!("{picture}\n")).map_err(|error| {
+        let text = format!("--plot {}: cannot be written ({error})", path.display());
+        Failure::new(Exit::Failed, text)
+    })
 }
 
 fn begin_to_measure(process: &Governed, time: Duration) -> Result<(), Failure> {
@@ -108,14 +138,7 @@ fn describe(s: &Statistics) -> String {
                 Bytes(s.store_bytes_max)
             ),
         ),
-        (
-            "memory in all",
-            format!(
-                "{}, at most {}",
-                Bytes(s.memory_bytes),
-                Bytes(s.memory_bytes_max)
-            ),
-        ),
+        ("memory in all", of_memory(s)),
         ("faults", of_faults(s)),
         ("of these", of_these(s)),
         ("latency", of_latency(&s.fault_latency_ns)),
@@ -171,8 +194,11 @@ fn of_these(s: &Statistics) -> String {
 
 fn of_stalls(s: &Statistics) -> String {
     format!(
-        "{:.2} s of {:.1} s, all threads added up",
-        s.stall_seconds, s.wall_seconds
+        "{:.2} s of {:.1} s, all threads added up; for pages that had been taken, {:.0} % of the \
+         time that they ran or waited",
+        s.stall_seconds,
+        s.wall_seconds,
+        100.0 * s.stalled()
     )
 }
 

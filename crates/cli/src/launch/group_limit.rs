@@ -3,6 +3,7 @@
 use pagetide_kernel::procfs::memory::{limited_groups, oom_kills};
 use pagetide_pager::report::Statistics;
 
+use super::budget::Budget;
 use crate::size::Bytes;
 
 /// What the cgroup allowed, and how many processes it had lost, when the run began.
@@ -24,13 +25,14 @@ impl GroupLimit {
     }
 
     /// What to say before a run with a budget that is never used up.
-    pub fn warning(&self, budget_bytes: u64) -> Option<String> {
-        let limit_bytes = self.limit_bytes.filter(|limit| *limit <= budget_bytes)?;
+    pub fn warning(&self, budget: Budget) -> Option<String> {
+        let (option, bytes) = budget.limit();
+        let limit_bytes = self.limit_bytes.filter(|limit| *limit <= bytes)?;
         Some(format!(
-            "--resident {}: the memory cgroup allows {}, and the kernel ends a process before the \
+            "{option} {}: the memory cgroup allows {}, and the kernel ends a process before the \
              budget is used up; expected a smaller budget, with room for what the store keeps in \
              memory",
-            Bytes(budget_bytes),
+            Bytes(bytes),
             Bytes(limit_bytes)
         ))
     }
@@ -38,15 +40,15 @@ impl GroupLimit {
     /// What to say at the end, if the kernel has ended processes of the cgroup since then.
     pub fn kills_since<'a>(
         &self,
-        budget_bytes: u64,
+        budget: Budget,
         governed: impl Iterator<Item = &'a Statistics>,
     ) -> Option<String> {
         let kills = oom_kills("self").saturating_sub(self.kills);
         let store_bytes = governed.map(|process| process.store_bytes_max).max();
-        (kills > 0).then(|| self.told(kills, budget_bytes, store_bytes.unwrap_or(0)))
+        (kills > 0).then(|| self.told(kills, budget, store_bytes.unwrap_or(0)))
     }
 
-    fn told(&self, kills: u64, budget_bytes: u64, store_bytes: u64) -> String {
+    fn told(&self, kills: u64, budget: Budget, store_bytes: u64) -> String {
         let what = match kills {
             1 => "a process".to_owned(),
             several => format!("{several} processes"),
@@ -55,12 +57,21 @@ impl GroupLimit {
             Some(limit_bytes) => format!(", whose limit is {}", Bytes(limit_bytes)),
             None => String::new(),
         };
+        let resident_bytes = budget.resident_bytes;
+        if let Some(bytes) = budget.memory_bytes {
+            return format!(
+                "the kernel's OOM killer ended {what} of this memory cgroup{limit}: all memory of \
+                 a process is bounded to {}, but for files and what it shares; take a smaller \
+                 --memory, or raise the limit",
+                Bytes(bytes)
+            );
+        }
         format!(
             "the kernel's OOM killer ended {what} of this memory cgroup{limit}: the budget is {} \
-             a process, and the store had up to {} beside it; take a smaller --resident, bound \
-             the store (--store \"ram:?max=SIZE\"), keep pages on a disk (--store file:PATH), or \
-             raise the limit",
-            Bytes(budget_bytes),
+             a process, and the store had up to {} beside it; bound both together (--memory SIZE), \
+             take a smaller --resident, bound the store (--store \"ram:?max=SIZE\"), keep pages on \
+             a disk (--store file:PATH), or raise the limit",
+            Bytes(resident_bytes),
             Bytes(store_bytes)
         )
     }
@@ -70,15 +81,26 @@ impl GroupLimit {
 mod tests {
     use super::*;
 
+    fn resident(bytes: u64) -> Budget {
+        Budget {
+            resident_bytes: bytes,
+            memory_bytes: None,
+            automatic: None,
+        }
+    }
+
     #[test]
     fn a_budget_beyond_the_limit_is_warned_of() {
         let limited = |limit_bytes| GroupLimit {
             limit_bytes,
             kills: 0,
         };
-        assert_eq!(limited(None).warning(1 << 40), None);
-        assert_eq!(limited(Some(1 << 30)).warning((1 << 30) - 1), None);
-        let warning = limited(Some(1 << 30)).warning(2 << 30).unwrap();
+        assert_eq!(limited(None).warning(resident(1 << 40)), None);
+        assert_eq!(
+            limited(Some(1 << 30)).warning(resident((1 << 30) - 1)),
+            None
+        );
+        let warning = limited(Some(1 << 30)).warning(resident(2 << 30)).unwrap();
         assert!(warning.contains("--resident 2 GiB") && warning.contains("allows 1 GiB"));
     }
 
@@ -88,7 +110,7 @@ mod tests {
             limit_bytes: Some(96 << 20),
             kills: 3,
         };
-        let told = group.told(2, 64 << 20, 40 << 20);
+        let told = group.told(2, resident(64 << 20), 40 << 20);
         for part in [
             "2 processes",
             "limit is 96 MiB",
@@ -99,5 +121,14 @@ mod tests {
         ] {
             assert!(told.contains(part), "{told}");
         }
+        let bounded = Budget {
+            memory_bytes: Some(80 << 20),
+            ..resident(64 << 20)
+        };
+        let told = group.told(1, bounded, 40 << 20);
+        assert!(
+            told.contains("80 MiB") && told.contains("--memory"),
+            "{told}"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! `pagetide run`: check everything that can be checked, start the program under the agent, wait
 //! for it, and report.
 mod becoming;
+mod budget;
 mod destination;
 mod group_limit;
 pub mod inherited;
@@ -13,32 +14,33 @@ mod store;
 mod summary;
 mod trace;
 pub mod wait;
+mod warnings;
+mod watch;
 
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 
 use nix::sys::signal::{SigSet, Signal};
 use pagetide_kernel::probe::Openings;
-use pagetide_kernel::procfs::memory::available_to;
-use pagetide_pager::evict::adapting::Automatic;
 use pagetide_pager::protocol::environment::{self, Wishes};
 use pagetide_pager::protocol::refusal;
 use rustix::process::{Resource, getrlimit};
 
 use crate::agent;
 use crate::args::Run;
-use crate::curve;
+use crate::curve::{self, Need};
 use crate::exit::{Exit, Failure};
 use crate::plot;
-use crate::plot::samples::{INTERVAL, Recorder};
+use crate::plot::samples::Recorder;
 use crate::program;
 use crate::rundir::RunDir;
-use crate::size::{Bytes, PAGE_BYTES, Resident, Size};
+use budget::Budget;
 use destination::Destination;
 use group_limit::GroupLimit;
 use inherited::Inherited;
 use outcome::Outcome;
 use wait::Ended;
+use watch::Watch;
 
 /// Runs the program and returns the code to exit with; with `--exec`, becomes it and does not
 /// return.
@@ -62,26 +64,26 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     }
     let agent = agent::find()?;
     store::check_file_limit()?;
-    let store = store::open(&options.store)?;
-    let (budget_bytes, automatic) = budget(options)?;
-    let outputs = Outputs::open(options)?;
-    let group = warned_group(budget_bytes, options.quiet);
+    let budget = Budget::of(options)?;
+    let store = store::open(&options.store, budget.memory_bytes)?;
+    let (outputs, group) = (Outputs::open(options)?, warned_group(budget, options.quiet));
     let run_dir = RunDir::create(&options.bases)?;
     let exec = match options.exec {
         true => Some(run_dir.leave_open()?),
         false => None,
     };
     if options.per_run {
-        run_dir.share_budget(budget_bytes)?;
+        run_dir.share_budget(budget.resident_bytes)?;
     }
     let wishes = Wishes {
-        budget_bytes,
+        budget_bytes: budget.resident_bytes,
+        memory_bytes: budget.memory_bytes,
         per_run: options.per_run,
         store,
         policy: options.policy,
         trace: outputs.trace.clone(),
         mappings_over_bytes: options.only_mappings_over.unwrap_or(0),
-        automatic,
+        automatic: budget.automatic,
         measure: options.measure,
         run_dir: run_dir.path().to_owned(),
         quiet: options.quiet,
@@ -97,72 +99,33 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let signals = spawn::take_over_signals(inherited).map_err(wait::failure)?;
     let caretaker = remote::Caretaker::begin(&wishes.store);
     let child = spawn::spawn(&file, command, &environment, inherited)?;
-    let mut recorder = Recorder::default();
-    let interval = outputs.picture.as_ref().map(|_| INTERVAL);
-    let sample = || recorder.sample(run_dir.path());
-    let ended = wait::wait(child, &signals, interval, sample).map_err(wait::failure)?;
+    let mut watch = Watch::new(options);
+    let interval = watch.interval();
+    let look = || say_each(&watch.look(run_dir.path()));
+    let ended = wait::wait(child, &signals, interval, look).map_err(wait::failure)?;
 
     if let Some(caretaker) = caretaker {
         caretaker.end();
     }
     let outcome = Outcome::collect(run_dir.path());
-    say_all(&outcome, ended, &group, budget_bytes, options.quiet);
+    say_all(&outcome, ended, &group, budget, options.quiet);
     // What cannot be written now (a full disk) is said, but the exit code stays the program's.
-    if let Err(failure) = outputs.write(&outcome, &recorder, budget_bytes) {
+    if let Err(failure) = outputs.write(&outcome, &watch.recorder, budget) {
         say(&failure.message);
     }
     if !options.quiet {
-        say_summary(&outcome, options.measure);
+        say_each(&watch.warnings.at_end(&outcome.governed));
+        say_summary(&outcome, options);
     }
     Ok(outcome.code(ended))
 }
 
-/// The budget in bytes, and whether it follows the program.
-fn budget(options: &Run) -> Result<(u64, Option<Automatic>), Failure> {
-    const FLOOR: Size = Size::Bytes(16 << 20);
-    const CEILING: Size = Size::Share {
-        millionths: 750_000,
-    };
-    let usage = |text: String| Err(Failure::new(Exit::Usage, text));
-    let available = available_to("self");
-    let slowdown = match options.resident {
-        Resident::Fixed(_) if options.floor.or(options.ceiling).is_some() => {
-            return usage(
-                "--floor and --ceiling bound a budget that follows the program; expected \
-                 --resident auto with them, or neither"
-                    .to_owned(),
-            );
-        }
-        Resident::Fixed(size) => return Ok((size.resolve(available), None)),
-        Resident::Automatic { slowdown } => slowdown,
-    };
-    let floor = options.floor.unwrap_or(FLOOR).resolve(available);
-    let ceiling = options.ceiling.unwrap_or(CEILING).resolve(available);
-    if options.per_run {
-        return usage(
-            "--resident auto: with --per-run the budget is the run's; expected a size".to_owned(),
-        );
-    }
-    if floor > ceiling {
-        return usage(format!(
-            "--resident auto: the floor of {} is more than the ceiling of {}; expected less",
-            Bytes(floor),
-            Bytes(ceiling)
-        ));
-    }
-    let automatic = Automatic {
-        slowdown,
-        floor_pages: floor / PAGE_BYTES,
-    };
-    Ok((ceiling, Some(automatic)))
-}
-
 /// How much memory was needed, if that was measured, and how the run went.
-fn say_summary(outcome: &Outcome, measured: bool) {
-    if measured {
+fn say_summary(outcome: &Outcome, options: &Run) {
+    if options.measure {
         say_need(outcome);
     }
-    if io::stderr().is_terminal()
+    if (io::stderr().is_terminal() || options.stats.is_some())
         && let Some(summary) = summary::line(&outcome.governed)
     {
         say(&summary);
@@ -184,25 +147,23 @@ fn say_need(outcome: &Outcome) {
 
 /// The limit of this process's memory cgroup; a warning is said, unless `quiet`, if it is less than
 /// the budget.
-fn warned_group(budget_bytes: u64, quiet: bool) -> GroupLimit {
+fn warned_group(budget: Budget, quiet: bool) -> GroupLimit {
     let group = GroupLimit::of_this_process();
-    let warning = group.warning(budget_bytes).filter(|_| !quiet);
+    let warning = group.warning(budget).filter(|_| !quiet);
     warning.iter().for_each(|message| say(message));
     group
 }
 
 /// What went otherwise than was asked for; warnings unless `quiet`.
-fn say_all(outcome: &Outcome, ended: Ended, group: &GroupLimit, budget_bytes: u64, quiet: bool) {
+fn say_all(outcome: &Outcome, ended: Ended, group: &GroupLimit, budget: Budget, quiet: bool) {
     let messages = outcome.messages(ended, !quiet);
     let governed = outcome.governed.iter().map(|p| &p.reading.statistics);
     let kills = match quiet {
         true => None,
-        false => group.kills_since(budget_bytes, governed),
+        false => group.kills_since(budget, governed),
     };
-    messages
-        .iter()
-        .chain(&kills)
-        .for_each(|message| say(message));
+    say_each(&messages);
+    kills.iter().for_each(|message| say(message));
 }
 
 /// With fewer than these, launching itself fails somewhere; what a store needs is seen later.
@@ -215,6 +176,11 @@ fn check_descriptors() -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// A line each.
+fn say_each(messages: &[String]) {
+    messages.iter().for_each(|message| say(message));
 }
 
 /// On stderr; a closed one leaves nobody to tell.
@@ -250,12 +216,7 @@ impl Outputs {
     }
 
     /// Writes each; the first failure.
-    fn write(
-        self,
-        outcome: &Outcome,
-        recorder: &Recorder,
-        budget_bytes: u64,
-    ) -> Result<(), Failure> {
+    fn write(self, outcome: &Outcome, recorder: &Recorder, budget: Budget) -> Result<(), Failure> {
         let mut written = Ok(());
         if let Some(destination) = self.statistics {
             written = destination.write(|out| outcome.write_statistics(out));
@@ -267,8 +228,13 @@ impl Outputs {
                 sampled => sampled,
             };
             let samples = recorder.samples();
-            let drawn = plot::svg::draw(command, budget_bytes, samples, outcome.peak());
-            written = written.and(destination.write(|out| out.write_all(drawn.as_bytes())));
+            let mut drawn = plot::svg::draw(command, budget.limit().1, samples, outcome.peak());
+            let largest = curve::largest(&outcome.governed);
+            let measured = largest.and_then(|process| process.reading.measured.as_ref());
+            if let Some(need) = measured.and_then(Need::of) {
+                drawn = plot::svg::stacked(drawn, plot::curve::draw(command, &need));
+            }
+            written = written.and(destination.write(|out| writeln!(out, "{drawn}")));
         }
         if let Some(path) = self.trace {
             match trace::finish(&path) {

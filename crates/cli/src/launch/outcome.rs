@@ -286,6 +286,8 @@ pub(super) mod tests {
             compression_ratio: 2.5,
             evictions: 200_000,
             wall_seconds: 10.0,
+            refault_seconds: 5.5,
+            cpu_seconds: 4.0,
             faults: 123_456,
             fetches: 100_000,
             writebacks: 5_000,

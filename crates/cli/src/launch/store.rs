@@ -6,8 +6,10 @@ use rustix::process::{Resource, getrlimit};
 use crate::exit::{Exit, Failure};
 
 /// Opens the store once, so that a wrong URI is told before the program starts. Returns the URI
-/// with a relative path made absolute: the program's processes may change their directory.
-pub fn open(uri: &str) -> Result<String, Failure> {
+/// with a relative path made absolute, as the program's processes may change their directory, and
+/// with a limit for a tier in memory that has none, where all memory of a process is bounded.
+pub fn open(uri: &str, memory_bytes: Option<u64>) -> Result<String, Failure> {
+    let uri = &with_limit(uri, memory_bytes);
     let uri = match uri.strip_prefix("file:") {
         Some(path) if !path.is_empty() && !path.starts_with(['/', '?']) => {
             let here = std::env::current_dir().unwrap_or_default();
@@ -30,6 +32,15 @@ pub fn open(uri: &str) -> Result<String, Failure> {
             Ok(uri)
         }
         Err(error) => Err(refused(error)),
+    }
+}
+
+/// The same store; a tier in memory without a limit has all memory of the process as one. What it
+/// may really have the pager says, by what else there is.
+fn with_limit(uri: &str, memory_bytes: Option<u64>) -> String {
+    match (uri.strip_prefix("ram:?then="), memory_bytes) {
+        (Some(behind), Some(bytes)) => format!("ram:?max={bytes}&then={behind}"),
+        _ => uri.to_owned(),
     }
 }
 
@@ -74,6 +85,19 @@ pub fn check_file_limit() -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tier_has_the_limit_of_all_memory_unless_it_has_one() {
+        let limited = |uri| with_limit(uri, Some(64 << 20));
+        assert_eq!(
+            limited("ram:?then=file:/x?keep=1"),
+            "ram:?max=67108864&then=file:/x?keep=1"
+        );
+        for uri in ["ram:", "ram:?max=2M&then=file:/x", "file:/x?then=y"] {
+            assert_eq!(limited(uri), uri);
+        }
+        assert_eq!(with_limit("ram:?then=file:/x", None), "ram:?then=file:/x");
+    }
 
     #[test]
     fn the_trial_keeps_no_file() {

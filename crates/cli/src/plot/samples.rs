@@ -17,9 +17,9 @@ pub struct Sample {
     pub seconds: f64,
     /// Bytes resident.
     pub resident_bytes: u64,
-    /// Bytes of memory in all: resident, in the store's memory, and page words.
+    /// Bytes of memory in all: resident, in the store's memory, and other.
     pub memory_bytes: u64,
-    /// The sum of the processes' budgets.
+    /// The sum of the processes' budgets, or of the bounds on all their memory.
     pub budget_bytes: u64,
     /// Faults since the sample before, a second.
     pub faults_per_second: f64,
@@ -76,7 +76,7 @@ impl Recorder {
             if !replaced && is_alive(process) {
                 reading.resident_bytes += statistics.resident_bytes;
                 reading.memory_bytes += statistics.memory_bytes;
-                reading.budget_bytes += statistics.budget_bytes;
+                reading.budget_bytes += statistics.limit_bytes();
                 reading.processes += 1;
             }
         }

@@ -9,11 +9,11 @@ use crate::size::{Bytes, Count};
 
 const WIDTH: f64 = 900.0;
 const HEIGHT: f64 = 470.0;
-const LEFT: f64 = 84.0;
-const RIGHT: f64 = 876.0;
+pub(super) const LEFT: f64 = 84.0;
+pub(super) const RIGHT: f64 = 876.0;
 /// Top and bottom of the two panels.
-const RESIDENT_PANEL: (f64, f64) = (64.0, 270.0);
-const FAULT_PANEL: (f64, f64) = (316.0, 420.0);
+pub(super) const RESIDENT_PANEL: (f64, f64) = (64.0, 270.0);
+pub(super) const FAULT_PANEL: (f64, f64) = (316.0, 420.0);
 
 const STYLE: &str = "
 text { font: 13px system-ui, sans-serif; fill: #57606a; }
@@ -33,14 +33,14 @@ text { font: 13px system-ui, sans-serif; fill: #57606a; }
 
 /// The linear map from values to places on an axis.
 #[derive(Debug, Clone, Copy)]
-struct Scale {
-    value_max: f64,
-    from: f64,
-    to: f64,
+pub(super) struct Scale {
+    pub(super) value_max: f64,
+    pub(super) from: f64,
+    pub(super) to: f64,
 }
 
 impl Scale {
-    fn place(&self, value: f64) -> f64 {
+    pub(super) fn place(&self, value: f64) -> f64 {
         let share = (value / self.value_max).clamp(0.0, 1.0);
         let place = self.from + share * (self.to - self.from);
         // Tenths of a pixel are finer than anyone sees.
@@ -58,7 +58,7 @@ pub struct Peak {
 }
 
 /// The picture of a run of `command` that began with a budget of `budget_bytes`.
-pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample], peak: Peak) -> String {
+pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample], peak: Peak) -> Document {
     let columns = columns(samples);
     let budgets = columns.iter().map(|s| s.budget_bytes);
     let rates = columns.iter().map(|s| s.faults_per_second);
@@ -90,14 +90,9 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample], peak: Peak) ->
     if !budget_drawn && !columns.is_empty() {
         budget_name.push_str(" (above the picture)");
     }
-    let mut document = Document::new()
-        .set("viewBox", (0, 0, WIDTH as i32, HEIGHT as i32))
-        .set("role", "img")
-        .set(
-            "aria-label",
-            "Resident memory and memory in all against the budget over time, and the fault rate",
-        )
-        .add(Style::new(STYLE))
+    let about =
+        "Resident memory and memory in all against the budget over time, and the fault rate";
+    let mut document = page(about)
         .add(text(LEFT, 24.0, "start", &title(command, &columns)).set("class", "title"))
         .add(grid(&bytes, bytes_step, |value| {
             Bytes(value as u64).to_string()
@@ -125,7 +120,30 @@ pub fn draw(command: &str, budget_bytes: u64, samples: &[Sample], peak: Peak) ->
             "the program ended before the first sample",
         ));
     }
-    format!("{document}\n")
+    document
+}
+
+/// An empty picture, with what it is about for those who do not see it.
+pub(super) fn page(about: &str) -> Document {
+    Document::new()
+        .set("viewBox", (0, 0, WIDTH as i32, HEIGHT as i32))
+        .set("role", "img")
+        .set("aria-label", about)
+        .add(Style::new(STYLE))
+}
+
+/// Two pictures, one below the other.
+pub fn stacked(upper: Document, lower: Document) -> Document {
+    let placed = |picture: Document, y: f64| {
+        picture
+            .set("width", WIDTH)
+            .set("height", HEIGHT)
+            .set("y", y)
+    };
+    Document::new()
+        .set("viewBox", (0, 0, WIDTH as i32, 2 * HEIGHT as i32))
+        .add(placed(upper, 0.0))
+        .add(placed(lower, HEIGHT))
 }
 
 /// The budget in words, with its change if it changed; `budget_bytes` where nothing was sampled.
@@ -169,7 +187,7 @@ fn columns(samples: &[Sample]) -> Vec<Sample> {
 
 /// A round distance between grid lines so that about `lines` fit under `most`: 1, 2 or 5 (for bytes
 /// 1, 2, 4, ...) times a unit.
-fn step(most: f64, lines: u32, unit: f64) -> f64 {
+pub(super) fn step(most: f64, lines: u32, unit: f64) -> f64 {
     let raw = most / f64::from(lines);
     let mut step = 1.0;
     if unit == 1024.0 {
@@ -192,7 +210,7 @@ fn step(most: f64, lines: u32, unit: f64) -> f64 {
 }
 
 /// A vertical axis that ends on a grid line.
-fn vertical(most: f64, step: f64, panel: (f64, f64)) -> Scale {
+pub(super) fn vertical(most: f64, step: f64, panel: (f64, f64)) -> Scale {
     Scale {
         value_max: (most / step).ceil().max(1.0) * step,
         from: panel.1,
@@ -200,14 +218,14 @@ fn vertical(most: f64, step: f64, panel: (f64, f64)) -> Scale {
     }
 }
 
-fn text(x: f64, y: f64, anchor: &str, content: &str) -> Text {
+pub(super) fn text(x: f64, y: f64, anchor: &str, content: &str) -> Text {
     Text::new(content)
         .set("x", x)
         .set("y", y)
         .set("text-anchor", anchor)
 }
 
-fn key(x: f64, y: f64, class: &str, content: &str) -> Group {
+pub(super) fn key(x: f64, y: f64, class: &str, content: &str) -> Group {
     let line = Line::new()
         .set("x1", x)
         .set("x2", x + 26.0)
@@ -228,7 +246,7 @@ fn legend(resident_max: u64, memory_max: u64, budget_name: &str) -> Group {
         .add(key(LEFT + 440.0, 46.0, "budget", budget_name))
 }
 
-fn grid(axis: &Scale, step: f64, label: impl Fn(f64) -> String) -> Group {
+pub(super) fn grid(axis: &Scale, step: f64, label: impl Fn(f64) -> String) -> Group {
     let lines = (axis.value_max / step).round() as u32;
     (0..=lines)
         .map(|n| f64::from(n) * step)
@@ -244,6 +262,20 @@ fn grid(axis: &Scale, step: f64, label: impl Fn(f64) -> String) -> Group {
                 .add(line)
                 .add(text(LEFT - 8.0, y + 4.5, "end", &label(value)))
         })
+}
+
+/// A mark at `x` on the axis below both panels, with its label.
+pub(super) fn tick(x: f64, label: &str) -> Group {
+    let y = FAULT_PANEL.1;
+    let line = Line::new()
+        .set("x1", x)
+        .set("x2", x)
+        .set("y1", y)
+        .set("y2", y + 5.0)
+        .set("class", "grid");
+    Group::new()
+        .add(line)
+        .add(text(x, y + 20.0, "middle", label))
 }
 
 fn time_axis(time: &Scale) -> Group {
@@ -264,13 +296,7 @@ fn time_axis(time: &Scale) -> Group {
         let value = f64::from(n) * distance;
         let x = time.place(value * unit_seconds);
         let label = format!("{} {unit}", (value * 100.0).round() / 100.0);
-        let tick = Line::new()
-            .set("x1", x)
-            .set("x2", x)
-            .set("y1", y)
-            .set("y2", y + 5.0)
-            .set("class", "grid");
-        group = group.add(tick).add(text(x, y + 20.0, "middle", &label));
+        group = group.add(tick(x, &label));
     }
     group.add(text(
         (LEFT + RIGHT) / 2.0,
@@ -351,7 +377,7 @@ mod tests {
             resident_bytes: 210 << 20,
             memory_bytes: 0,
         };
-        let picture = draw("sort <big> & more", 256 << 20, &samples, peak);
+        let picture = draw("sort <big> & more", 256 << 20, &samples, peak).to_string();
         for expected in [
             "resident, at most 210 MiB",
             "in all, at most 300 MiB",
@@ -368,7 +394,7 @@ mod tests {
 
     #[test]
     fn no_samples_and_one_sample_can_be_drawn() {
-        let none = draw("true", 256 << 20, &[], Peak::default());
+        let none = draw("true", 256 << 20, &[], Peak::default()).to_string();
         assert!(none.contains("before the first sample") && none.contains("budget, 256 MiB"));
         let one = Sample {
             seconds: 0.01,
@@ -376,7 +402,7 @@ mod tests {
             budget_bytes: 1 << 40,
             ..Sample::default()
         };
-        let picture = draw("true", 1 << 40, &[one], Peak::default());
+        let picture = draw("true", 1 << 40, &[one], Peak::default()).to_string();
         assert!(picture.contains("(above the picture)") && !picture.contains("NaN"));
     }
 }

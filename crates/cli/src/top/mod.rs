@@ -96,7 +96,7 @@ fn set_limit(process: Governed, bytes: u64, answers: mpsc::Sender<String>) {
             Ok(statistics) => format!(
                 "process {}: budget is {}",
                 process.pid,
-                Bytes(statistics.budget_bytes)
+                Bytes(statistics.limit_bytes())
             ),
             Err(why) => format!(
                 "process {}: budget of {} does not hold: {why}",

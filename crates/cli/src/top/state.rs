@@ -163,7 +163,7 @@ impl State {
         let Some(row) = self.selected_row() else {
             return Action::None;
         };
-        let budget = row.process.reading.statistics.budget_bytes;
+        let budget = row.process.reading.statistics.limit_bytes();
         let scaled = (u128::from(budget) * over / under).min(u128::from(u64::MAX)) as u64;
         let bytes = if over > under {
             scaled.max(budget.saturating_add(PAGE_BYTES))

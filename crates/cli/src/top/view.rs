@@ -53,11 +53,11 @@ fn totals_line(state: &State) -> Line<'static> {
     Line::from(vec![
         Span::from("pagetide").bold(),
         Span::from(format!(
-            "  {} governed   resident {} of {}   store {}   {} faults/s",
+            "  {} governed   resident {} of {}   in all {}   {} faults/s",
             state.rows.len(),
             Bytes(sum(|s| s.resident_bytes)),
             Bytes(sum(|s| s.budget_bytes)),
-            Bytes(sum(|s| s.store_bytes)),
+            Bytes(sum(|s| s.memory_bytes)),
             Count(faults)
         )),
     ])
@@ -99,7 +99,7 @@ enum Column {
     Fetched,
     Written,
     Latency,
-    Store,
+    Memory,
     Command,
 }
 
@@ -111,7 +111,7 @@ impl Column {
         Column::Fetched,
         Column::Written,
         Column::Latency,
-        Column::Store,
+        Column::Memory,
         Column::Command,
     ];
     /// The least important first; the process ID always stays.
@@ -119,7 +119,7 @@ impl Column {
         Column::Written,
         Column::Fetched,
         Column::Latency,
-        Column::Store,
+        Column::Memory,
         Column::Faults,
         Column::Command,
         Column::Budget,
@@ -128,12 +128,12 @@ impl Column {
     fn heading(self) -> &'static str {
         match self {
             Column::Pid => "PID",
-            Column::Budget => "RESIDENT/BUDGET",
+            Column::Budget => "USED/BUDGET",
             Column::Faults => "FAULT/s",
             Column::Fetched => "FETCH/s",
             Column::Written => "WRITE/s",
             Column::Latency => "P50/P99",
-            Column::Store => "STORE",
+            Column::Memory => "IN ALL",
             Column::Command => "COMMAND",
         }
     }
@@ -144,7 +144,7 @@ impl Column {
             Column::Pid | Column::Faults => 7,
             Column::Budget => 16,
             Column::Latency => 9,
-            Column::Fetched | Column::Written | Column::Store | Column::Command => 8,
+            Column::Fetched | Column::Written | Column::Memory | Column::Command => 8,
         }
     }
 }
@@ -174,19 +174,19 @@ fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
         Column::Pid => Cell::from(row.process.pid.to_string()),
         Column::Budget => Cell::from(Line::from(vec![
             Span::styled(bar(s, BAR_CHARS), Style::new().fg(bar_color(s))),
-            Span::from(format!(" {}", Bytes(s.budget_bytes))),
+            Span::from(format!(" {}", Bytes(s.limit_bytes()))),
         ])),
         Column::Faults => Cell::from(Count(row.rates.faults.round()).to_string()),
         Column::Fetched => Cell::from(Bytes(row.rates.fetched_bytes as u64).to_string()),
         Column::Written => Cell::from(Bytes(row.rates.written_bytes as u64).to_string()),
         Column::Latency => Cell::from(format!("{}/{}us", micros(latency.p50), micros(latency.p99))),
-        Column::Store => Cell::from(Bytes(s.store_bytes).to_string()),
+        Column::Memory => Cell::from(Bytes(s.memory_bytes).to_string()),
         Column::Command => Cell::from(printable(&s.command)),
     }))
 }
 
 fn share(s: &Statistics) -> f64 {
-    s.resident_bytes as f64 / s.budget_bytes.max(1) as f64
+    s.limited_bytes() as f64 / s.limit_bytes().max(1) as f64
 }
 
 fn bar(s: &Statistics, chars: usize) -> String {
@@ -221,21 +221,27 @@ fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
     .areas(inside);
     let lines = vec![
         Line::from(vec![
-            Span::from("resident "),
+            Span::from(match s.memory_budget_bytes {
+                0 => "resident ",
+                _ => "in all   ",
+            }),
             Span::styled(bar(s, 24), Style::new().fg(bar_color(s))),
             Span::from(format!(
                 " {} of {} ({:.0} %)",
-                Bytes(s.resident_bytes),
-                Bytes(s.budget_bytes),
+                Bytes(s.limited_bytes()),
+                Bytes(s.limit_bytes()),
                 100.0 * share(s)
             )),
         ]),
         Line::from(format!(
-            "managed  {}   store {}, ratio {:.2}   memory in all {}   errors {}",
+            "managed  {}   store {}, ratio {:.2}   {}   errors {}",
             Bytes(s.managed_bytes),
             Bytes(s.store_bytes),
             s.compression_ratio,
-            Bytes(s.memory_bytes),
+            match s.memory_budget_bytes {
+                0 => format!("memory in all {}", Bytes(s.memory_bytes)),
+                _ => format!("resident {}", Bytes(s.resident_bytes)),
+            },
             s.errors
         )),
         Line::from(format!(

@@ -1,8 +1,8 @@
 //! A client as Firecracker is one: anonymous memory, a userfaultfd over it, one message.
 use std::ffi::c_void;
-use std::io::{IoSlice, Read as _};
+use std::io::{IoSlice, IoSliceMut, Read as _};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::ptr::null_mut;
@@ -12,8 +12,13 @@ use std::time::Duration;
 
 use pagetide_kernel::uffd::{Uffd, feature, open};
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::mm::{
+    Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap_fixed, munmap,
+};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
 
 use super::support::patience::up_to;
 
@@ -108,6 +113,19 @@ impl Guest {
         self.connection = Some(connection);
     }
 
+    pub fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// Nothing is in it any more, and a new userfaultfd is over it.
+    pub fn renew(&mut self, features: u64) {
+        self.give_up(0, self.pages);
+        self.uffd = Uffd::negotiate(open(None).unwrap(), features).unwrap();
+        let range = PageRange::of(PageNumber::containing(self.base), self.pages);
+        // SAFETY: only threads of these tests touch it, and the server serves it.
+        unsafe { self.uffd.register_missing(range) }.unwrap();
+    }
+
     pub fn address(&self, page: u64) -> usize {
         assert!(page < self.pages);
         self.base + page as usize * PAGE_SIZE
@@ -151,6 +169,25 @@ impl Guest {
         unsafe { self.uffd.register_missing(range) }.unwrap();
     }
 
+    /// Moves pages to where `place` is, which they take.
+    pub fn move_to(&self, first: u64, pages: u64, place: &Guest, at: u64) {
+        self.torn.store(true, SeqCst);
+        let (from, len) = (
+            self.address(first) as *mut c_void,
+            pages as usize * PAGE_SIZE,
+        );
+        let (to, flags) = (place.address(at) as *mut c_void, MremapFlags::MAYMOVE);
+        // SAFETY: pages of this mapping, which nobody touches there any more, to pages of another,
+        // which nobody has touched.
+        unsafe { mremap_fixed(from, len, len, flags, to) }.unwrap();
+    }
+
+    /// Hands over the userfaultfd: it is not held here any more.
+    pub fn hand_over(&mut self) -> Uffd {
+        let other = Uffd::negotiate(open(None).unwrap(), 0).unwrap();
+        std::mem::replace(&mut self.uffd, other)
+    }
+
     pub fn verify(&self, first: u64, pages: u64, image: u64) {
         for number in 0..pages {
             let (page, expected) = (self.read(first + number), expected(image + number));
@@ -169,6 +206,8 @@ impl Drop for Guest {
         if self.torn.load(SeqCst) {
             return;
         }
+        // Nobody may read any more that it is unmapped.
+        drop(self.hand_over());
         let len = self.pages as usize * PAGE_SIZE;
         // SAFETY: this mapping, which is whole; nobody has its address any more.
         let _ = unsafe { munmap(self.base as *mut c_void, len) };
@@ -189,6 +228,25 @@ pub fn send(connection: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>
         SendFlags::NOSIGNAL,
     );
     assert_eq!(sent, Ok(bytes.len()));
+}
+
+/// Receives a byte with a descriptor.
+pub fn receive(connection: &UnixStream) -> Option<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    recvmsg(
+        connection,
+        &mut slices,
+        &mut control,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .unwrap();
+    control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    })
 }
 
 /// Whether the server closes the connection, as it does with those it refuses.

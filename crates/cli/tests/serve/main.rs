@@ -1,7 +1,10 @@
 //! `pagetide serve firecracker` with clients that do as Firecracker does: memory, a userfaultfd,
-//! one message. Clients that are to die are processes of their own (`deaths.rs`), the others are
-//! threads here, so their servers are told to leave alone who lost a page.
+//! one message; `pagetide serve criu` with what does as CRIU's restore (`criu.rs`). Clients that
+//! are to die are processes of their own (`deaths.rs`), the others are threads here, so their
+//! servers are told to leave alone who lost a page.
+mod criu;
 mod deaths;
+mod dump;
 mod guest;
 mod hostile;
 mod server;

@@ -36,26 +36,23 @@ impl Server {
 
     /// Of `image` in `place`.
     pub fn at(place: tempfile::TempDir, options: &[&str]) -> Server {
+        let arguments = ["firecracker", "socket", "image", "--status", "status"];
+        Server::start(place, &[&arguments[..], options].concat(), "is served at")
+    }
+
+    /// `pagetide serve` with these arguments, in `place`; it says `ready` when it is.
+    pub fn start(place: tempfile::TempDir, arguments: &[&str], ready: &str) -> Server {
         let log = File::create(place.path().join("log")).unwrap();
         let child = Command::new(PAGETIDE)
-            .args([
-                "serve",
-                "firecracker",
-                "socket",
-                "image",
-                "--status",
-                "status",
-            ])
-            .args(options)
+            .arg("serve")
+            .args(arguments)
             .current_dir(place.path())
             .stderr(log)
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
         let server = Server { place, child };
-        server.wait_for("that it serves", |server| {
-            server.log().contains("is served at")
-        });
+        server.wait_for("that it serves", |server| server.log().contains(ready));
         server
     }
 
@@ -115,9 +112,24 @@ impl Server {
         }
     }
 
-    /// Sends SIGTERM, and waits for its end.
-    pub fn end(mut self) -> (ExitStatus, String, tempfile::TempDir) {
+    /// Sends SIGTERM.
+    pub fn tell(&self) {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+    }
+
+    /// Whether it has not ended.
+    pub fn runs(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Sends SIGTERM, and waits for its end.
+    pub fn end(self) -> (ExitStatus, String, tempfile::TempDir) {
+        self.tell();
+        self.ended()
+    }
+
+    /// Waits for its end.
+    pub fn ended(mut self) -> (ExitStatus, String, tempfile::TempDir) {
         let deadline = Instant::now() + up_to(60);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

@@ -1,4 +1,5 @@
-//! Watches from outside how much anonymous memory a process and its descendants have resident.
+//! Watches from outside how much memory a process and its descendants have: what is anonymous, or
+//! that and what they share.
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
@@ -10,11 +11,18 @@ use super::patience::is_slow;
 
 /// A field of /proc/PID/status in bytes.
 pub fn status_bytes(pid: u32, field: &str) -> Option<u64> {
+    status_sum(pid, &[field])
+}
+
+/// The sum of some fields of /proc/PID/status in bytes, read at one time.
+fn status_sum(pid: u32, fields: &[&str]) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))?;
-    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+    let bytes = |field: &&str| {
+        let mut lines = status.lines();
+        let line = lines.find_map(|line| line.strip_prefix(*field)?.strip_prefix(':'))?;
+        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+    };
+    fields.iter().map(bytes).sum()
 }
 
 /// `root` and every process that descends from it now.
@@ -59,16 +67,24 @@ pub fn governed_family(root: u32) -> Vec<u32> {
     family(root).into_iter().filter(has_agent).collect()
 }
 
-/// Samples RssAnon of a process and its descendants until it is stopped.
+/// Anonymous memory, and what is shared: where a store in memory is.
+pub const IN_ALL: &[&str] = &["RssAnon", "RssShmem"];
+
+/// Samples memory of a process and its descendants until it is stopped.
 pub struct Watch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<HashMap<u32, u64>>,
 }
 
 impl Watch {
-    /// Samples every `interval`, and where the system is slow so much less often that the watched
-    /// program has the processor.
+    /// Samples RssAnon every `interval`, and where the system is slow so much less often that the
+    /// watched program has the processor.
     pub fn start(root: u32, interval: Duration) -> Watch {
+        Watch::of(root, interval, &["RssAnon"])
+    }
+
+    /// The same of the sum of some fields.
+    pub fn of(root: u32, interval: Duration, fields: &'static [&'static str]) -> Watch {
         let interval = if is_slow() { 4 * interval } else { interval };
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -76,7 +92,7 @@ impl Watch {
             let mut peaks = HashMap::new();
             while !stopped.load(Relaxed) {
                 for pid in family(root) {
-                    if let Some(bytes) = status_bytes(pid, "RssAnon") {
+                    if let Some(bytes) = status_sum(pid, fields) {
                         let peak = peaks.entry(pid).or_insert(0);
                         *peak = bytes.max(*peak);
                     }
@@ -88,7 +104,7 @@ impl Watch {
         Watch { stop, thread }
     }
 
-    /// The most any one process had resident.
+    /// The most any one process had.
     pub fn peak(self) -> u64 {
         self.stop.store(true, Relaxed);
         self.thread

@@ -1,5 +1,5 @@
 //! A userfaultfd of another process, which handed it over: what it is, and zeros for its memory.
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -9,10 +9,13 @@ use rustix::time::Timespec;
 
 use super::abi::{Progress, ZEROPAGE, ZeropageArg, progress, range_arg};
 use super::descriptor::Uffd;
-use crate::page::PageRange;
+use crate::page::{PageNumber, PageRange};
 
 /// What the kernel calls a userfaultfd in `/proc/PID/fd`.
 const LINK: &str = "anon_inode:[userfaultfd]";
+
+/// An address that memory can have.
+const SOMEWHERE: PageNumber = PageNumber(0x400);
 
 /// Why a descriptor that was handed over cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +60,29 @@ impl Uffd {
             true => Ok(Uffd::enabled(fd, features)),
             false => Err(ForeignError::NotEnabled),
         }
+    }
+
+    /// The userfaultfd of a forked child, which came with the message of the fork. The child has
+    /// the features of its parent. From now on it does not block.
+    ///
+    /// # Safety
+    /// `number` is what [`super::Event::Fork`] told, read from this userfaultfd, and nobody has
+    /// taken it yet.
+    pub unsafe fn of_child(&self, number: RawFd) -> Uffd {
+        // SAFETY: the kernel made the descriptor for who reads the message; nobody else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(number) };
+        if let Ok(flags) = fcntl_getfl(&fd) {
+            let _ = fcntl_setfl(&fd, flags | OFlags::NONBLOCK);
+        }
+        Uffd::enabled(fd, self.features())
+    }
+
+    /// Whether a thread of the process has begun to unmap, move or empty memory, or to fork, and
+    /// its event is unread, or was until just now: then nothing is installed.
+    pub fn has_event_pending(&self) -> bool {
+        // The kernel looks at that before it looks for the memory; nothing is protected.
+        let somewhere = PageRange::one(SOMEWHERE);
+        self.write_protect(somewhere, false) == Err(super::Stop::EventPending)
     }
 
     /// Installs zeros in `range` and wakes the threads that wait for it; the kernel's own page of

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use pagetide_kernel::maps::Maps;
 use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::uffd::event_log::{EventLog, Heard, Memory, Settled};
 use pagetide_kernel::uffd::{Event, Message, Stop};
 use pagetide_kernel::{PageNumber, PageRange};
 use rustix::io::Errno;
 
-use super::event_log::{EventLog, Heard, Memory, Settled};
 use super::own_drops::Whose;
 use super::throttle::KeptSince;
 use crate::fault::handler::Fault;

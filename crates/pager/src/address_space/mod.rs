@@ -2,7 +2,6 @@
 //! memory comes under it, and what follows when the program changes its mappings.
 pub(crate) mod after_fork;
 pub(crate) mod attach;
-pub(crate) mod event_log;
 pub(crate) mod events;
 pub(crate) mod managed;
 pub mod mapping_lock;

@@ -51,7 +51,7 @@ pub(super) struct Batch<'p> {
     pub(super) refused: Vec<PageNumber>,
     /// Pages that do not move because they are shared with a forked process.
     pub(super) shared: Vec<PageNumber>,
-    /// Pages did not move because an event was under way or not acted on yet.
+    /// Pages stayed where they are because an event was under way or not acted on yet.
     pub(super) kept_by_events: bool,
 }
 
@@ -191,13 +191,13 @@ impl<'p> Batch<'p> {
     /// Steps 3 to 5 for all but the `held` youngest. Of those, nothing is lost: what the store has
     /// not taken is back where it was. Returns how many pages the store took, and its error; if it
     /// has one and some are to be held, no more are tried.
-    pub(super) fn finish(&mut self, held: usize, at_a_time: usize) -> (usize, Option<StoreError>) {
+    pub(super) fn finish(&mut self, held: usize) -> (usize, Option<StoreError>) {
         let (mut put, mut error) = (0, None);
         while self.staged.len() > held && (error.is_none() || held == 0) {
             let count = (self.staged.len() - held)
                 .min(BATCH_PAGES)
                 .min(PLACES - self.first);
-            let done = self.put(count, at_a_time);
+            let done = self.put(count);
             if done.1.is_some() {
                 while !self.give_back(count) {
                     std::thread::yield_now();
@@ -209,10 +209,9 @@ impl<'p> Batch<'p> {
         (put, error)
     }
 
-    /// Puts the dirty pages of the `count` oldest into the store, at most `at_a_time` in a call,
-    /// and makes them stored. On an error what was not put stays staged. Returns how many the store
-    /// took, and the error.
-    fn put(&mut self, count: usize, at_a_time: usize) -> (usize, Option<StoreError>) {
+    /// Puts the dirty pages of the `count` oldest into the store, and makes them stored. On an
+    /// error what was not put stays staged. Returns how many the store took, and the error.
+    fn put(&mut self, count: usize) -> (usize, Option<StoreError>) {
         let pager = self.pager;
         let mut fates = [(0, Fate::Put); BATCH_PAGES];
         let fates = self.judge(count, &mut fates);
@@ -224,18 +223,7 @@ impl<'p> Batch<'p> {
             pages[full] = unsafe { pager.staging.bytes(self.first + *index) };
             full += 1;
         }
-        let mut done = 0;
-        let error = loop {
-            let end = full.min(done + at_a_time.max(1));
-            if done == end {
-                break None;
-            }
-            let store = pager.stores.active();
-            match store.put(&pages[done..end], &mut slots[done..end]) {
-                Ok(()) => done = end,
-                Err(error) => break Some(error),
-            }
-        };
+        let (done, error) = pager.stores.put(&pages[..full], &mut slots[..full]);
         // Of those that need the store, the first `done` are there.
         let mut put = 0;
         let settled = fates

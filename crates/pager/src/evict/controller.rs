@@ -10,12 +10,12 @@ use pagetide_kernel::memory::BatchDropper;
 use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
 use pagetide_kernel::thread::{Urgency, set_urgency};
 use pagetide_kernel::{PageNumber, PageRange};
-use pagetide_store::StoreError;
+use pagetide_store::{Page, StoreError};
 
 use super::adapting::{Adapting, STEP_NS};
 use super::batch::Batch;
 use super::health::{STALL_LIMIT, StoreHealth};
-use super::staging::{BATCH_PAGES, Copies};
+use super::staging::{BATCH_PAGES, RUN_PAGES};
 use crate::address_space::throttle::KeptSince;
 use crate::handles::Ownership;
 use crate::measure::rounds::{Rounds, TICK_NS};
@@ -51,15 +51,10 @@ pub struct Evictor<'p> {
     pub(super) pager: &'p Pager,
     pub(super) candidates: Vec<PageNumber>,
     pub(super) batch: Batch<'p>,
-    /// So many pages stay staged when this round ends.
-    held: usize,
-    /// Pages were staged in this round.
-    has_staged: bool,
-    pub(super) copies: Copies,
+    /// What is put of pages that are evicted in place.
+    pub(super) copies: Box<[Page; RUN_PAGES]>,
     /// Clean pages to be dropped together.
     pub(super) drops: Vec<PageRange>,
-    /// Pages did not move because an event was under way or not acted on yet.
-    pub(super) kept_by_events: bool,
     pub(super) health: StoreHealth,
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
@@ -80,11 +75,8 @@ impl<'p> Evictor<'p> {
             pager,
             candidates: Vec::with_capacity(BATCH_PAGES),
             batch: Batch::new(pager),
-            held: 0,
-            has_staged: false,
-            copies: Copies::default(),
+            copies: Box::new([Page::ZERO; RUN_PAGES]),
             drops: Vec::with_capacity(BatchDropper::MAX),
-            kept_by_events: false,
             health: StoreHealth::new(),
             refilling: false,
             place: placement::evictor(by_signal, processors),
@@ -171,6 +163,7 @@ impl<'p> Evictor<'p> {
         }
         self.measure();
         self.adapt();
+        self.pager.divide_memory();
         match self.need_in_share() {
             0 => {
                 self.health.note_well();
@@ -233,28 +226,25 @@ impl<'p> Evictor<'p> {
     /// Evicts the pages that are held aside: somebody wants nothing to be staged, and waits. (To
     /// move them back, one by one, takes longer.)
     fn let_go_of_held(&mut self) {
-        if self.batch.len() > 0 {
-            let store = self.pager.stores.active().capabilities();
-            let (taken, error) = self.batch.finish(0, store.put_batch_pages);
-            self.note_puts(taken, error);
-        }
+        let (taken, error) = self.batch.finish(0);
+        self.note_puts(taken, error);
         self.pager.pauses.set_holding(false);
     }
 
     fn round(&mut self, count: usize) -> Round {
         let pager = self.pager;
-        pager.take_victims(&mut self.candidates, count);
+        let (victims, budget) = (&pager.victims, pager.budget.get());
+        victims.take(&pager.table, budget, &mut self.candidates, count);
         self.candidates.sort_unstable();
         let most = pager.held_pages() as usize;
         // While somebody waits for room, no more pages are held.
-        self.held = match pager.budget.wanted() > 0 {
+        let held = match pager.budget.wanted() > 0 {
             true => most.min(self.batch.len()),
             false => most,
         };
         // What there is nothing else to be evicted for is taken of them.
-        self.held = self.held.saturating_sub(count - self.candidates.len());
-        let round = self.evict_candidates();
-        self.held = 0;
+        let held = held.saturating_sub(count - self.candidates.len());
+        let round = self.evict_candidates(held);
         pager.pauses.set_holding(self.batch.len() > 0);
         if round == Round::Nothing && self.health.has_refused() {
             self.health.back_off(now_ns());
@@ -264,24 +254,24 @@ impl<'p> Evictor<'p> {
 
     /// Evicts the pages in `candidates`, at most a batch, which are in address order: drops clean
     /// ones together where that can be done, moves the others out, and evicts in place what may
-    /// not be moved. What is shared with a forked process has its second turn.
-    pub(super) fn evict_candidates(&mut self) -> Round {
+    /// not be moved. What is shared with a forked process has its second turn. Of the pages moved,
+    /// the `held` youngest stay staged.
+    pub(super) fn evict_candidates(&mut self, held: usize) -> Round {
         self.health.begin_round();
         let before = self.pager.ledger.evictions.load(Relaxed);
-        self.has_staged = false;
         let mut candidates = std::mem::take(&mut self.candidates);
         self.drop_clean_together(&mut candidates);
-        self.evict_batch(&candidates, false);
+        let mut has_staged = self.evict_batch(&candidates, held, false);
         candidates.clear();
         candidates.append(&mut self.batch.shared);
         if !candidates.is_empty() {
             self.break_sharing(&mut candidates);
-            self.evict_batch(&candidates, true);
+            has_staged |= self.evict_batch(&candidates, held, true);
         }
         self.candidates = candidates;
         // Pages that came to be held are headway, though none may have left: those that were to
         // may have been taken back.
-        let has_held = self.has_staged && !self.health.has_refused();
+        let has_held = has_staged && !self.health.has_refused();
         match self.pager.ledger.evictions.load(Relaxed) > before || has_held {
             true => Round::Evicted,
             false => Round::Nothing,
@@ -289,36 +279,35 @@ impl<'p> Evictor<'p> {
     }
 
     /// Evicts `pages`: those that may be moved as a batch, the others in place. Those that still do
-    /// not move once sharing was broken (`exclusive`) are pinned.
-    fn evict_batch(&mut self, pages: &[PageNumber], exclusive: bool) {
-        let pager = self.pager;
+    /// not move once sharing was broken (`exclusive`) are pinned. Whether any were staged.
+    fn evict_batch(&mut self, pages: &[PageNumber], held: usize, exclusive: bool) -> bool {
+        let (pager, before) = (self.pager, self.batch.len());
         let mut moves = Moves::default();
         if pager.handles().can_move() {
-            let (started_ns, before) = (now_ns(), self.batch.len());
+            let started_ns = now_ns();
             for run in pages.chunk_by(|a, b| a.0 + 1 == b.0) {
                 self.batch.stage(run, exclusive);
                 moves.count += 1;
             }
             moves.ns = now_ns() - started_ns;
-            self.has_staged |= self.batch.len() > before;
         } else {
             self.batch.refused.extend_from_slice(pages);
         }
-        self.kept_by_events |= std::mem::take(&mut self.batch.kept_by_events);
-        let store = pager.stores.active().capabilities();
-        let held = self.held;
+        let has_staged = self.batch.len() > before;
         let leaving = self.batch.len().saturating_sub(held).min(BATCH_PAGES);
         let dirty = self.batch.dirty(leaving);
         // A store that answers from elsewhere is best asked from where the program is.
-        let aside = match dirty >= ASIDE_PAGES && !store.get_sleeps {
+        let get_sleeps = pager.stores.active().capabilities().get_sleeps;
+        let aside = match dirty >= ASIDE_PAGES && !get_sleeps {
             true => dirty,
             false => 0,
         };
         let (batch, mut done) = (&mut self.batch, (0, None));
-        let mut finish = || done = batch.finish(held, store.put_batch_pages);
+        let mut finish = || done = batch.finish(held);
         (self.place).pack(&pager.placement, moves, aside, &mut finish);
         self.note_puts(done.0, done.1);
         self.evict_in_place();
+        has_staged
     }
 
     /// Keeps account of what the store did: took `taken` pages, and refused one more if there is an
@@ -335,13 +324,7 @@ impl<'p> Evictor<'p> {
         let budget = &pager.budget;
         let starving = budget.wanted() > 0 || budget.resident() > budget.limit();
         if self.health.note_refusal(now_ns(), starving) {
-            let message = format!(
-                "the {} store has taken no page for {} s while the program waited for memory, so \
-                 its budget cannot be held: {error}; give the store room, or use a larger \
-                 --resident",
-                pager.stores.active().capabilities().scheme,
-                STALL_LIMIT.as_secs()
-            );
+            let message = pager.refusal(&error, STALL_LIMIT.as_secs());
             pager.end_process_for(Loss::Budget, &message);
         }
     }
@@ -351,7 +334,7 @@ impl<'p> Evictor<'p> {
     fn note_standstill(&mut self, round: Round) {
         let pager = self.pager;
         let starves = round == Round::Nothing && pager.budget.wanted() > 0;
-        match std::mem::take(&mut self.kept_by_events) && starves {
+        match std::mem::take(&mut self.batch.kept_by_events) && starves {
             true => pager.space.throttle.kept(&mut self.kept_since),
             false => self.kept_since = None,
         }

@@ -26,7 +26,7 @@ impl Evictor<'_> {
             starves: pager.budget.wanted() > 0 && self.stuck_since.is_some(),
         };
         let budget = &pager.budget;
-        let ceiling = pager.ceiling.load(Relaxed);
+        let ceiling = (pager.ceiling.load(Relaxed)).min(pager.footprint.resident_max());
         let next = adapting.step(seen, budget.get(), budget.resident_in_all(), ceiling);
         if next != budget.get() {
             budget.set(next);

@@ -33,10 +33,6 @@ const NOWHERE: Place = Place {
 /// trying the next ones now.
 pub(super) struct KeptOut;
 
-fn is_zero(page: &Page) -> bool {
-    page.same_filled() == Some(0)
-}
-
 impl Pager {
     /// The pages of `run` that are present; none if that cannot be said.
     fn present_in(&self, run: PageRange) -> Option<Vec<PageRange>> {
@@ -137,7 +133,7 @@ impl Evictor<'_> {
         // then.
         let gate = pager.gate.lock();
         let stale = gate.has_events_pending();
-        self.kept_by_events |= stale;
+        self.batch.kept_by_events |= stale;
         let (claimed, was) = match stale {
             true => return Ok(()),
             false => self.claim(run, Word::protecting),
@@ -150,8 +146,9 @@ impl Evictor<'_> {
         let backing = was.map(|was| (was.state() == State::Clean).then(|| was.place()));
         let mut places = [NOWHERE; RUN_PAGES];
         let stored = self.store_run(run, &backing, &mut places);
-        let unused = self.copies.0[..stored].iter().zip(&was);
-        let unused = unused.filter(|(page, was)| was.is_filled_ahead() && is_zero(page));
+        let is_unused =
+            |(page, was): &(&Page, &Word)| was.is_filled_ahead() && page.same_filled() == Some(0);
+        let unused = self.copies[..stored].iter().zip(&was).filter(is_unused);
         pager.filled_ahead.note_unused(unused.count() as u64);
         for (index, backing) in backing[..claimed].iter().enumerate() {
             if let Some(place) = backing
@@ -176,38 +173,26 @@ impl Evictor<'_> {
         places: &mut [Place; RUN_PAGES],
     ) -> usize {
         let copied = self.copy_protected(run);
-        let (stores, copies) = (&self.pager.stores, &self.copies.0[..copied]);
+        let (stores, copies) = (&self.pager.stores, &self.copies[..copied]);
         let (mut to_put, mut count) = ([0; RUN_PAGES], 0);
+        let mut pages = [&Page::ZERO; RUN_PAGES];
         for (index, (page, backing)) in copies.iter().zip(backing).enumerate() {
             let holds = |place: &Place| stores.of(place.generation).holds(place.slot, page);
             match backing.filter(holds) {
                 Some(place) => places[index] = place,
                 None => {
-                    to_put[count] = index;
+                    (to_put[count], pages[count]) = (index, page);
                     count += 1;
                 }
             }
         }
-        let (store, generation) = (stores.active(), stores.generation());
+        let generation = stores.generation();
         let mut slots = [Slot(0); RUN_PAGES];
-        let (mut done, mut error) = (0, None);
-        while done < count && error.is_none() {
-            let end = count.min(done + store.capabilities().put_batch_pages);
-            let mut batch = [&Page::ZERO; RUN_PAGES];
-            for (place, index) in batch.iter_mut().zip(&to_put[done..end]) {
-                *place = &self.copies.0[*index];
-            }
-            match store.put(&batch[..end - done], &mut slots[done..end]) {
-                Ok(()) => done = end,
-                Err(refusal) => error = Some(refusal),
-            }
-        }
+        let (done, error) = stores.put(&pages[..count], &mut slots[..count]);
         for (index, slot) in to_put[..done].iter().zip(slots) {
             places[*index] = Place { generation, slot };
         }
-        if done > 0 || error.is_some() {
-            self.note_puts(done, error);
-        }
+        self.note_puts(done, error);
         to_put[..count].get(done).copied().unwrap_or(copied)
     }
 
@@ -216,16 +201,13 @@ impl Evictor<'_> {
         let handles = self.pager.handles();
         match handles.uffd.write_protect(run, true) {
             Ok(()) => {
-                let mut rooms = self
-                    .copies
-                    .0
-                    .each_mut()
-                    .map(|page| IoSliceMut::new(&mut page.0));
+                let copies = self.copies.each_mut();
+                let mut rooms = copies.map(|page| IoSliceMut::new(&mut page.0));
                 let rooms = &mut rooms[..run.pages() as usize];
                 handles.memory.read(run.start, rooms)
             }
             Err(stop) => {
-                self.kept_by_events |= stop == Stop::EventPending;
+                self.batch.kept_by_events |= stop == Stop::EventPending;
                 0
             }
         }
@@ -247,7 +229,7 @@ impl Evictor<'_> {
             });
         }
         drop(gate);
-        self.kept_by_events |= stale;
+        self.batch.kept_by_events |= stale;
         let is_dropping = |was: &Word| !stale && was.dropping_stored(places[0]).is_some();
         let mut next = run.start;
         for part in was[..places.len()].chunk_by(|a, b| at_once && is_dropping(a) && is_dropping(b))
@@ -274,12 +256,12 @@ impl Evictor<'_> {
     pub(super) fn drop_clean_in_place(&mut self, run: PageRange) -> Result<(), KeptOut> {
         let pager = self.pager;
         let Some(alone) = pager.space.mapping_lock.enter_evictor(run.pages() > 1) else {
-            self.kept_by_events = true;
+            self.batch.kept_by_events = true;
             return Err(KeptOut);
         };
         let gate = pager.gate.lock();
         let stale = pager.is_stale(&gate);
-        self.kept_by_events |= stale;
+        self.batch.kept_by_events |= stale;
         let (mut at_once, mut claimed) = (false, 0);
         if !stale {
             at_once = alone.holds_off() && pager.empties_at_once(run);
@@ -314,7 +296,7 @@ impl Evictor<'_> {
         // What the program has given up meanwhile is not there any more, and something else may be.
         let is_removed = |page| pager.table.load(page).is_removed();
         let stale = pager.is_stale(&gate);
-        self.kept_by_events |= stale;
+        self.batch.kept_by_events |= stale;
         if stale || run.iter().any(is_removed) {
             let pages = run.iter().filter(|page| !is_removed(*page));
             return pages.map(PageRange::one).collect();

@@ -86,7 +86,7 @@ impl Evictor<'_> {
         }
         self.candidates.sort_unstable();
         let before_ns = thread_cpu_ns();
-        self.evict_candidates();
+        self.evict_candidates(0);
         let took_ns = thread_cpu_ns() - before_ns;
         measured.take_cpu_ns.fetch_add(took_ns, Relaxed);
     }

@@ -2,6 +2,7 @@
 //! ([`in_place`]).
 pub mod adapting;
 pub(crate) mod batch;
+mod bounding;
 pub mod controller;
 mod following;
 pub(crate) mod health;

@@ -59,7 +59,7 @@ impl Evictor<'_> {
             State::Loading => loading = true,
             _ => {}
         });
-        self.evict_candidates();
+        self.evict_candidates(0);
         loading
     }
 }

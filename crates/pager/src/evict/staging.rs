@@ -66,11 +66,6 @@ impl Staging {
         handles.register_areas(self.staging.range(), self.drain.range())
     }
 
-    /// The first `pages` of the staging area.
-    pub(crate) fn first(&self, pages: usize) -> PageRange {
-        PageRange::of(self.staging.range().start, pages as u64)
-    }
-
     /// The first `pages` of the drain area.
     pub(crate) fn drain(&self, pages: usize) -> PageRange {
         PageRange::of(self.drain.range().start, pages as u64)
@@ -163,14 +158,5 @@ impl Staging {
     pub(crate) fn is_packed(&self, index: usize) -> bool {
         let [first, len] = [0, 1].map(|i: usize| self.packed[i].load(Relaxed));
         (first..first + len).contains(&index)
-    }
-}
-
-/// What is put of pages that are evicted in place.
-pub(super) struct Copies(pub(super) Box<[Page; RUN_PAGES]>);
-
-impl Default for Copies {
-    fn default() -> Copies {
-        Copies(Box::new([Page::ZERO; RUN_PAGES]))
     }
 }

@@ -164,6 +164,8 @@ impl<'p> Handler<'p> {
         let useless = handles.content_tells && !self.pager.backings.are_useful();
         let likely = claim.is_rewritten() || useless;
         let expected = match purpose {
+            // What it is kept for is not worth its memory.
+            _ if self.pager.footprint.is_scarce() => true,
             _ if handles.content_tells => self.predictor.expects_write(likely),
             Purpose::Demand { write: true } => true,
             Purpose::Demand { .. } => self.predictor.expects_write(likely),

@@ -185,7 +185,7 @@ impl HandlerPool {
                 Outcome::Installed | Outcome::Woken => break,
                 Outcome::NoRoom => {
                     pager.note_wait(&mut fault);
-                    self.wait_for_room(handler.is_recent(page));
+                    self.wait_for_room(handler.recent.contains(page));
                 }
                 Outcome::NoRoomForOldBytes => {
                     if let Some(section) = pager.write_notifications.enter()

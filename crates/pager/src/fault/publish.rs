@@ -21,11 +21,6 @@ impl Pager {
 }
 
 impl<'p> Handler<'p> {
-    /// Whether `page` was installed a moment ago.
-    pub(crate) fn is_recent(&self, page: PageNumber) -> bool {
-        self.recent.contains(page)
-    }
-
     /// The first `count` pages of `claim` were installed. Of those that are `backed` the store's
     /// bytes are kept: most likely they are theirs when they are evicted.
     pub(super) fn publish_fetched(

@@ -27,7 +27,6 @@ struct Block {
 pub(super) struct Scattered {
     /// At a place that follows from its number; a newer one takes it.
     blocks: [Block; BLOCKS],
-    dense: Option<PageRange>,
 }
 
 impl Default for Scattered {
@@ -38,30 +37,26 @@ impl Default for Scattered {
         };
         Scattered {
             blocks: [none; BLOCKS],
-            dense: None,
         }
     }
 }
 
 impl Scattered {
-    /// `page` was touched for the first time, and not after the page before it.
-    pub(super) fn touched(&mut self, page: PageNumber) {
+    /// `page` was touched for the first time, and not after the page before it. Its block, if
+    /// enough of that has been touched now.
+    pub(super) fn touched(&mut self, page: PageNumber) -> Option<PageRange> {
         let number = page.0 / BLOCK_PAGES;
         let block = &mut self.blocks[number as usize % BLOCKS];
         if block.number != number {
             *block = Block { number, touched: 0 };
         }
         block.touched |= 1 << (page.0 % BLOCK_PAGES);
-        if block.touched.count_ones() >= DENSE {
-            block.touched = 0;
-            let start = PageNumber(number * BLOCK_PAGES);
-            self.dense = Some(PageRange::of(start, BLOCK_PAGES));
+        if block.touched.count_ones() < DENSE {
+            return None;
         }
-    }
-
-    /// The block of which enough was touched just now, if there is one.
-    pub(super) fn take_dense(&mut self) -> Option<PageRange> {
-        self.dense.take()
+        block.touched = 0;
+        let start = PageNumber(number * BLOCK_PAGES);
+        Some(PageRange::of(start, BLOCK_PAGES))
     }
 }
 
@@ -79,8 +74,7 @@ mod tests {
                 continue;
             }
             faults += 1;
-            scattered.touched(PageNumber(page));
-            let block = scattered.take_dense();
+            let block = scattered.touched(PageNumber(page));
             there.extend(
                 block
                     .iter()
@@ -114,8 +108,7 @@ mod tests {
     fn a_page_that_comes_and_goes_is_touched_once() {
         let mut scattered = Scattered::default();
         for _ in 0..100 {
-            scattered.touched(PageNumber(77));
+            assert_eq!(scattered.touched(PageNumber(77)), None);
         }
-        assert_eq!(scattered.take_dense(), None);
     }
 }

@@ -239,7 +239,7 @@ impl<'p> FaultThread<'p> {
             Outcome::Busy | Outcome::NoRoomForOldBytes => self.deferred.push(fault),
             Outcome::NoRoom => {
                 self.pager.note_wait(&mut fault);
-                if self.handler.is_recent(fault.page) {
+                if self.handler.recent.contains(fault.page) {
                     self.pager.budget.lend();
                 }
                 self.ask_for_room();

@@ -71,7 +71,8 @@ impl Default for Walks {
 impl Walks {
     /// How many pages to fill from `page` on, which is touched for the first time.
     pub(super) fn window(&self, page: PageNumber) -> u64 {
-        self.walk_at(page).map_or(self.first, Walk::next_window)
+        let walk = self.walks.iter().find(|walk| walk.next == page);
+        walk.map_or(self.first, Walk::next_window)
     }
 
     /// The `pages` pages from `page` on were filled. (A fault may have to be tried more than once.)
@@ -87,10 +88,6 @@ impl Walks {
         }
         (walk.next, walk.used) = (page.add(pages), self.clock);
         known.is_some()
-    }
-
-    fn walk_at(&self, page: PageNumber) -> Option<&Walk> {
-        self.walks.iter().find(|walk| walk.next == page)
     }
 
     /// A new walk in the place of the oldest.

@@ -23,21 +23,7 @@ impl<'p> Handler<'p> {
         }
         let most = pager.budget.free() / 2;
         let window = self.walks.window(page).min(most).max(1);
-        let outcome = self.fill(PageRange::of(page, window), section);
-        if let Some(block) = self.scattered.take_dense()
-            && pager.filled_ahead.is_worth_trying()
-            && !pager.source.is_some()
-            && let Some(block) = pager.space.managed.part_around(page, block)
-        {
-            self.fill_rest(block, section);
-        }
-        outcome
-    }
-
-    /// Installs zeros at the first page of `window`, and at those after it as far as that goes.
-    fn fill(&mut self, window: PageRange, section: &ReadSection<'_>) -> Outcome {
-        let (pager, page) = (self.pager, window.start);
-        let Some(mut claim) = Claim::untouched(&pager.table, window) else {
+        let Some(mut claim) = Claim::untouched(&pager.table, PageRange::of(page, window)) else {
             return Outcome::Busy;
         };
         let mut room = pager.budget.reserve(claim.pages().pages());
@@ -49,14 +35,21 @@ impl<'p> Handler<'p> {
             return Outcome::NoRoom;
         };
         let (progress, installed) = self.install_zeros(claim, room, Word::filled, section);
-        if installed > 0 && !self.walks.filled(page, installed) {
-            self.scattered.touched(page);
-        }
         if progress.pages > 0 {
             self.publish_zeros(progress.pages);
             self.recent.note(page);
         }
-        self.outcome(page, progress)
+        let outcome = self.outcome(page, progress);
+        if installed > 0
+            && !self.walks.filled(page, installed)
+            && let Some(block) = self.scattered.touched(page)
+            && pager.filled_ahead.is_worth_trying()
+            && !pager.source.is_some()
+            && let Some(block) = pager.space.managed.part_around(page, block)
+        {
+            self.fill_rest(block, section);
+        }
+        outcome
     }
 
     /// Installs zeros in the untouched pages of `block`, as far as there is room. None is in a

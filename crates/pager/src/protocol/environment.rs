@@ -13,6 +13,8 @@ use crate::tree::file::{WEIGHT_DEFAULT, WEIGHTS};
 
 /// The budget in bytes.
 const BUDGET: &str = "PAGETIDE_BUDGET";
+/// The most bytes of all memory of each process, resident, stored and other; else empty.
+const MEMORY: &str = "PAGETIDE_MEMORY";
 /// `1` where the processes of the run have one budget between them.
 const PER_RUN: &str = "PAGETIDE_PER_RUN";
 /// From the user: this process's weight, and that of those it starts, in a common budget.
@@ -53,8 +55,9 @@ pub const MASK: &str = mask::VARIABLE;
 pub const LD_PRELOAD: &str = "LD_PRELOAD";
 
 /// Those that executed programs get as well.
-const PASSED_ON: [&str; 13] = [
+const PASSED_ON: [&str; 14] = [
     BUDGET,
+    MEMORY,
     PER_RUN,
     WEIGHT,
     STORE,
@@ -77,6 +80,8 @@ pub type Variables = Vec<(&'static str, OsString)>;
 pub struct Wishes {
     /// Bytes that may be resident.
     pub budget_bytes: u64,
+    /// Bytes that all memory of each process may be, if that is bounded.
+    pub memory_bytes: Option<u64>,
     /// Of all processes of the run together, and not of each.
     pub per_run: bool,
     /// Store URI.
@@ -109,9 +114,11 @@ impl Wishes {
     pub fn variables(&self) -> Variables {
         let trace = self.trace.clone().unwrap_or_default();
         let exec = self.exec.map(|fd| fd.to_string()).unwrap_or_default();
+        let memory = self.memory_bytes.map(|bytes| bytes.to_string());
         vec![
             (AGENT, self.agent.clone().into()),
             (BUDGET, self.budget_bytes.to_string().into()),
+            (MEMORY, memory.unwrap_or_default().into()),
             (PER_RUN, u8::from(self.per_run).to_string().into()),
             (STORE, self.store.clone().into()),
             (RUN_DIR, self.run_dir.clone().into()),
@@ -140,6 +147,7 @@ impl Wishes {
         let text = |name| value(name)?.into_string().ok();
         Some(Wishes {
             budget_bytes: text(BUDGET)?.parse().ok()?,
+            memory_bytes: text(MEMORY).and_then(|text| text.parse().ok()),
             per_run: value(PER_RUN).is_some_and(|value| value == "1"),
             store: text(STORE).unwrap_or_else(|| "ram:".into()),
             policy: text(POLICY)
@@ -282,6 +290,7 @@ mod tests {
     fn wishes_are_read_as_they_were_written() {
         let mut wishes = Wishes {
             budget_bytes: 1 << 30,
+            memory_bytes: Some(2 << 30),
             per_run: true,
             store: "file:/x".into(),
             policy: Kind::Fifo,
@@ -299,6 +308,7 @@ mod tests {
         };
         for (trace, exec) in [(wishes.trace.clone(), Some(7)), (None, None)] {
             (wishes.trace, wishes.exec) = (trace, exec);
+            wishes.memory_bytes = exec.map(|_| 2 << 30);
             let written = wishes.variables();
             assert_eq!(
                 Wishes::read(|name| value_in(&written, name)),

@@ -12,7 +12,7 @@ use super::report::Statistics;
 use super::ungoverned::Ungoverned;
 
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG10");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG11");
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -60,9 +60,13 @@ counters! {
     store_bytes,
     store_bytes_max,
     store_pages,
-    /// Resident, in the store's memory, and page words.
+    /// The most that all memory of the process may be; 0 where that is not bounded.
+    memory_budget_bytes,
+    /// Resident, in the store's memory, and others.
     memory_bytes,
     memory_bytes_max,
+    /// Of that, what is neither resident pages nor the store's.
+    other_bytes,
     put_bytes,
     put_bytes_stored,
     faults,
@@ -83,6 +87,8 @@ counters! {
     writebacks,
     same_filled,
     errors,
+    /// Of all threads of the process.
+    cpu_ns,
     fault_thread_cpu_ns,
     evictor_cpu_ns,
 }
@@ -160,6 +166,8 @@ impl Ledger {
             store_bytes: get(&self.store_bytes),
             store_bytes_max: get(&self.store_bytes_max),
             store_pages: get(&self.store_pages),
+            memory_budget_bytes: get(&self.memory_budget_bytes),
+            other_bytes: get(&self.other_bytes),
             // What is resident is counted at once, the sum now and then.
             memory_bytes: get(&self.memory_bytes).max(get(&self.resident_bytes)),
             memory_bytes_max: get(&self.memory_bytes_max).max(get(&self.resident_bytes_max)),
@@ -186,6 +194,8 @@ impl Ledger {
             errors: get(&self.errors),
             fault_latency_ns: self.fault_latency.latency(),
             stall_seconds: seconds(self.fault_latency.sum_ns()),
+            refault_seconds: seconds(get(&self.refault_ns)),
+            cpu_seconds: seconds(get(&self.cpu_ns)),
             fault_thread_cpu_seconds: seconds(get(&self.fault_thread_cpu_ns)),
             evictor_cpu_seconds: seconds(get(&self.evictor_cpu_ns)),
             wall_seconds: seconds(get(&self.updated_ns).saturating_sub(get(&self.started_ns))),

@@ -7,6 +7,8 @@
 //! which outlives the process).
 use serde::{Deserialize, Serialize};
 
+use super::measured::DELIVERY_NS;
+
 /// Statistics of one process or region. Byte counts are bytes, times nanoseconds unless the name
 /// says otherwise.
 ///
@@ -48,11 +50,18 @@ pub struct Statistics {
     pub store_bytes_max: u64,
     /// Pages the store holds now.
     pub store_pages: u64,
+    /// With a bound on all memory of the process: that. Else 0.
+    #[serde(default)]
+    pub memory_budget_bytes: u64,
     /// Memory of this machine in all: resident bytes, what the store has of them in memory (all of
-    /// it with `ram:`, tables only with `file:` or a server), and the page words.
+    /// it with `ram:`, tables only with `file:` or a server), and `other_bytes`.
     pub memory_bytes: u64,
     /// The most `memory_bytes` has been, looked at some hundred times a second.
     pub memory_bytes_max: u64,
+    /// Other anonymous memory of the process: stacks, data of libraries, page words, and Pagetide's
+    /// own. Of a region, the page words.
+    #[serde(default)]
+    pub other_bytes: u64,
     /// Fault messages served (missing and write-protect).
     pub faults: u64,
     /// Of these, those that had to wait for the evictor to make room. Each counts once.
@@ -93,6 +102,12 @@ pub struct Statistics {
     pub fault_latency_ns: Latency,
     /// Seconds that threads waited for their faults in all: several may wait at a time.
     pub stall_seconds: f64,
+    /// Of these, for faults on pages that had been taken from the program, and for room.
+    #[serde(default)]
+    pub refault_seconds: f64,
+    /// Processor time of the process, all its threads and Pagetide's together.
+    #[serde(default)]
+    pub cpu_seconds: f64,
     /// Processor time of the fault thread.
     pub fault_thread_cpu_seconds: f64,
     /// Processor time of the evictor.
@@ -102,6 +117,35 @@ pub struct Statistics {
 }
 
 impl Statistics {
+    /// What `pagetide limit` sets: the bound on all memory where there is one, else the budget.
+    pub fn limit_bytes(&self) -> u64 {
+        match self.memory_budget_bytes {
+            0 => self.budget_bytes,
+            bytes => bytes,
+        }
+    }
+
+    /// What counts against [`Statistics::limit_bytes`].
+    pub fn limited_bytes(&self) -> u64 {
+        match self.memory_budget_bytes {
+            0 => self.resident_bytes,
+            _ => self.memory_bytes,
+        }
+    }
+
+    /// Of the time that the program's threads ran, or waited for pages which had been taken from
+    /// it, or for room, the share that they waited: from 0 to 1. A fault's way to the pager and
+    /// back, which is not seen, is taken to be 5 us.
+    pub fn stalled(&self) -> f64 {
+        let delivery = self.fetches as f64 * DELIVERY_NS as f64 / 1e9;
+        let own = self.fault_thread_cpu_seconds + self.evictor_cpu_seconds;
+        let (waited, ran) = (self.refault_seconds + delivery, self.cpu_seconds - own);
+        match waited > 0.0 {
+            true => waited / (waited + ran.max(0.0)),
+            false => 0.0,
+        }
+    }
+
     /// Pages of streams that were read ahead: all but those of blocks and pointers.
     pub fn stream_pages(&self) -> u64 {
         self.prefetched_pages

@@ -103,6 +103,14 @@ impl<'b> Bytes<'b> {
 pub struct Buffer {
     block: Option<Arc<Block>>,
     unpacking: Option<Box<BlockBuffer>>,
+    fetched: Vec<u8>,
+}
+
+impl Buffer {
+    /// Room for pages that come from elsewhere.
+    pub(crate) fn fetched(&mut self) -> &mut Vec<u8> {
+        &mut self.fetched
+    }
 }
 
 /// Opens what is at `path`: a Pagetide snapshot, known by its first bytes, with its parents; else a

@@ -72,6 +72,11 @@ impl RawFile {
         Ok(raw)
     }
 
+    /// How many pages it has all bytes of.
+    pub(crate) fn whole_pages(&self) -> u64 {
+        self.len / PAGE_SIZE as u64
+    }
+
     /// An id by length and some pages of it: reading all of an image would cost more than what a
     /// working set saves.
     fn sampled(&self) -> io::Result<SnapshotId> {

@@ -241,6 +241,7 @@ impl Device for FileStore {
             put_batch_pages: CALL_PAGES,
             get_sleeps: true,
             get_allocates: false,
+            spills: true,
         }
     }
 

@@ -211,6 +211,10 @@ impl<D: Device> Device for Faulty<D> {
         self.inner.usage()
     }
 
+    fn hold_at_most(&self, shared_bytes: u64) {
+        self.inner.hold_at_most(shared_bytes);
+    }
+
     fn set_frozen(&self, frozen: bool) {
         self.inner.set_frozen(frozen);
     }

@@ -240,6 +240,10 @@ impl<D: Device> Store for Freezing<D> {
         usage
     }
 
+    fn hold_at_most(&self, shared_bytes: u64) {
+        self.inner.hold_at_most(shared_bytes);
+    }
+
     fn freeze(&self) -> Freeze {
         let mut limbo = lock(&self.limbo);
         let number = self.epoch.load(Relaxed);

@@ -31,6 +31,8 @@ pub(crate) struct RamStore {
     packers: Pool<Box<Packer>>,
     meter: Meter,
     max_bytes: u64,
+    /// The most bytes of shared memory, beside that.
+    held_max: AtomicU64,
 }
 
 impl RamStore {
@@ -54,6 +56,7 @@ impl RamStore {
             packers,
             meter: Meter::default(),
             max_bytes: max_bytes.unwrap_or(u64::MAX),
+            held_max: AtomicU64::new(u64::MAX),
         })
     }
 
@@ -76,6 +79,7 @@ impl RamStore {
             None => (Kind::Plain, &page.0[..]),
         };
         let held_max = self.max_bytes.saturating_sub(self.bookkeeping_bytes());
+        let held_max = held_max.min(self.held_max.load(Relaxed));
         let offset = self.slabs.alloc(Class::of(bytes.len()), held_max)?;
         self.write(offset, bytes)?;
         tally.stored_bytes += bytes.len() as u64;
@@ -134,6 +138,7 @@ impl Device for RamStore {
             put_batch_pages: 16,
             get_sleeps: false,
             get_allocates: false,
+            spills: false,
         }
     }
 
@@ -197,7 +202,14 @@ impl Device for RamStore {
     fn usage(&self) -> Usage {
         let bytes =
             self.slots.bytes() + self.slabs.table_bytes() + self.slabs.held_bytes() + PACKER_BYTES;
-        self.meter.usage(self.slots.used(), bytes, bytes)
+        Usage {
+            shared_bytes: self.slabs.held_bytes(),
+            ..self.meter.usage(self.slots.used(), bytes, bytes)
+        }
+    }
+
+    fn hold_at_most(&self, shared_bytes: u64) {
+        self.held_max.store(shared_bytes, Relaxed);
     }
 
     fn descriptors(&self) -> Vec<i32> {

@@ -302,6 +302,7 @@ impl Device for RemoteStore {
             put_batch_pages: PUT_PAGES,
             get_sleeps: true,
             get_allocates: self.engine.allocates(),
+            spills: true,
         }
     }
 

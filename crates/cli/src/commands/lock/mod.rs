@@ -1,5 +1,4 @@
 //! `pagetide lock`: keeps the pages of files in memory from the moment anyone touches them.
-mod background;
 pub mod files;
 mod kept;
 pub mod parts;
@@ -11,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
 
+use super::background;
 use crate::args::{Lock, LockMode};
 use crate::exit::{Exit, Failure};
 use crate::launch::inherited::Inherited;
@@ -25,7 +25,7 @@ const SHOW: Duration = Duration::from_millis(500);
 /// Locks the files, and holds on until told to end.
 pub fn lock(options: &Lock, inherited: &Inherited) -> Result<u8, Failure> {
     if options.daemon && !options.in_background {
-        return background::start();
+        return start_in_background();
     }
     if options.in_background {
         // A terminal that closes does not end it.
@@ -53,6 +53,17 @@ pub fn lock(options: &Lock, inherited: &Inherited) -> Result<u8, Failure> {
     announce(options, kept.len(), bytes)?;
     hold(options, &mut kept, &end)?;
     Ok(Exit::Ok.code())
+}
+
+fn start_in_background() -> Result<u8, Failure> {
+    match background::start(&["lock"])? {
+        Ok(started) => {
+            let printed = super::print(&started.line);
+            printed.inspect_err(|_| started.end())?;
+            Ok(Exit::Ok.code())
+        }
+        Err(code) => Ok(code),
+    }
 }
 
 /// Files share one limit; each has a descriptor.

@@ -15,7 +15,7 @@ pub struct Counter {
     pub of: fn(&Counters) -> u64,
 }
 
-pub const GAUGES: [Gauge; 6] = [
+pub const GAUGES: [Gauge; 8] = [
     Gauge {
         name: "pagetide_budget",
         help: "The most bytes that may be resident",
@@ -43,8 +43,18 @@ pub const GAUGES: [Gauge; 6] = [
     },
     Gauge {
         name: "pagetide_memory",
-        help: "Bytes of this machine's memory in all: resident, stored in memory, and page words",
+        help: "Bytes of this machine's memory in all: resident, stored in memory, and other",
         of: |gauges| gauges.memory,
+    },
+    Gauge {
+        name: "pagetide_memory_budget",
+        help: "The most bytes that memory in all may be, of processes where that is bounded",
+        of: |gauges| gauges.memory_budget,
+    },
+    Gauge {
+        name: "pagetide_over_memory_budget",
+        help: "Bytes in all beyond that; not 0 for longer than a moment is a defect",
+        of: |gauges| gauges.over_memory_budget,
     },
 ];
 

@@ -41,6 +41,8 @@ pub struct Gauges {
     pub managed: u64,
     pub store: u64,
     pub memory: u64,
+    pub memory_budget: u64,
+    pub over_memory_budget: u64,
 }
 
 /// What only goes up.
@@ -116,6 +118,12 @@ impl Gauges {
         self.managed = self.managed.saturating_add(of.managed_bytes);
         self.store = self.store.saturating_add(of.store_bytes);
         self.memory = self.memory.saturating_add(of.memory_bytes);
+        let bound = of.memory_budget_bytes;
+        self.memory_budget = self.memory_budget.saturating_add(bound);
+        if bound > 0 {
+            let over = of.memory_bytes.saturating_sub(bound);
+            self.over_memory_budget = self.over_memory_budget.saturating_add(over);
+        }
     }
 }
 

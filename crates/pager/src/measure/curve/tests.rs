@@ -102,9 +102,6 @@ fn error<I: Iterator<Item = u64>>(accesses: impl Fn() -> I, pages: u64) -> f64 {
     let most = exact[0].max(1.0);
     let differences = sizes.iter().zip(&exact).map(|(size, exact)| {
         let found = found.misses_per_second(*size as f64);
-        if std::env::var_os("SHOW").is_some() {
-            println!("{size}: {exact:.0} {found:.0}");
-        }
         (found - exact).abs() / most
     });
     differences.sum::<f64>() / sizes.len() as f64

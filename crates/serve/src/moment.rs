@@ -1,24 +1,24 @@
-//! Telling all threads that the end has come.
+//! Telling all threads that a moment has come: the end, say.
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-/// A descriptor that is readable from the moment on at which the end has come.
+/// A descriptor that is readable from the moment on.
 #[derive(Debug)]
-pub struct Ending {
+pub struct Moment {
     come: AtomicBool,
     bell: OwnedFd,
 }
 
-impl Ending {
+impl Moment {
     /// It has not come yet.
     ///
     /// # Errors
     /// No descriptor is to be had.
-    pub fn new() -> Result<Ending, Errno> {
-        Ok(Ending {
+    pub fn new() -> Result<Moment, Errno> {
+        Ok(Moment {
             come: AtomicBool::new(false),
             bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
         })
@@ -36,7 +36,7 @@ impl Ending {
     }
 }
 
-impl AsFd for Ending {
+impl AsFd for Moment {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }

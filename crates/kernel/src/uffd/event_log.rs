@@ -9,12 +9,13 @@
 //!
 //! This is bookkeeping alone: what the log asks and does is behind [`Memory`].
 use std::collections::VecDeque;
+use std::os::fd::RawFd;
 
-use pagetide_kernel::uffd::{Event, Stop};
-use pagetide_kernel::{PageNumber, PageRange, each_gap};
+use super::{Event, Stop};
+use crate::page::{PageNumber, PageRange, each_gap};
 
-/// What the log asks and does. Everything is called with the gate held.
-pub(super) trait Memory {
+/// What the log asks and does. In the pager, everything is called with the gate held.
+pub trait Memory {
     /// The first part of `range` that is known to be managed.
     fn first_managed_in(&self, range: PageRange) -> Option<PageRange>;
     /// Whether `range` is one registered mapping now, when no event is under way.
@@ -39,11 +40,15 @@ pub(super) trait Memory {
     fn unmap(&mut self, range: PageRange);
     /// What is known of the pages of `from` is true of as many at `to` now.
     fn move_pages(&mut self, from: PageRange, to: PageNumber);
+    /// The process forked, and `child` serves the child's memory.
+    fn forked(&mut self, child: RawFd) {
+        let _ = child;
+    }
 }
 
 /// What reading on brought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Heard {
+pub enum Heard {
     /// Messages.
     Some,
     /// None, but an event is under way.
@@ -54,7 +59,7 @@ pub(super) enum Heard {
 
 /// How far it is known what memory there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Settled {
+pub enum Settled {
     /// Nothing was to be settled.
     Already,
     /// An event is under way: later.
@@ -78,7 +83,7 @@ struct Arrival {
 
 /// See the module's text.
 #[derive(Debug, Default)]
-pub(super) struct EventLog {
+pub struct EventLog {
     /// Read and not yet acted on.
     events: VecDeque<Event>,
     /// Memory that has been moved since no event was under way, where it is.
@@ -97,47 +102,47 @@ pub(super) struct EventLog {
 
 impl EventLog {
     /// Where events read are put.
-    pub(super) fn events(&mut self) -> &mut VecDeque<Event> {
+    pub fn events(&mut self) -> &mut VecDeque<Event> {
         &mut self.events
     }
 
     /// Whether nothing has been moved since no event was under way, and what there is is known.
-    pub(super) fn is_settled(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         self.arrived.is_empty() && self.is_sure()
     }
 
     /// Whether it is known what memory there is, and which of its pages are present.
-    pub(super) fn is_sure(&self) -> bool {
+    pub fn is_sure(&self) -> bool {
         self.doubtful.is_empty() && self.unlooked.is_empty()
     }
 
     /// Whether some of the memory in `range` may be gone, and what was there before it with it.
-    pub(super) fn is_doubtful(&self, range: PageRange) -> bool {
+    pub fn is_doubtful(&self, range: PageRange) -> bool {
         overlaps(&self.doubtful, range)
     }
 
     /// Whether anything is in doubt.
-    pub(super) fn has_doubts(&self) -> bool {
+    pub fn has_doubts(&self) -> bool {
         !self.doubtful.is_empty()
     }
 
     /// `range` came under the pager: to be looked at.
-    pub(super) fn note_unlooked(&mut self, range: PageRange) {
+    pub fn note_unlooked(&mut self, range: PageRange) {
         self.unlooked.push(range);
     }
 
     /// Memory to be looked at.
-    pub(super) fn unlooked(&self) -> Option<PageRange> {
+    pub fn unlooked(&self) -> Option<PageRange> {
         self.unlooked.last().copied()
     }
 
     /// What of `range` had not been looked at: it has been, or is not there any more.
-    pub(super) fn take_unlooked(&mut self, range: PageRange) -> Vec<PageRange> {
+    pub fn take_unlooked(&mut self, range: PageRange) -> Vec<PageRange> {
         take_out(&mut self.unlooked, range)
     }
 
     /// Acts on the events read so far, in their order.
-    pub(super) fn act_on_all(&mut self, memory: &mut impl Memory) {
+    pub fn act_on_all(&mut self, memory: &mut impl Memory) {
         while let Some(event) = self.events.pop_front() {
             self.act(event, memory);
         }
@@ -165,7 +170,8 @@ impl EventLog {
                 self.left(from);
                 self.note_arrival(from, to, memory);
             }
-            Event::Fork(_) | Event::Unknown(_) | Event::Fault { .. } => {}
+            Event::Fork(child) => memory.forked(child),
+            Event::Unknown(_) | Event::Fault { .. } => {}
         }
     }
 
@@ -246,15 +252,7 @@ impl EventLog {
     /// known here: in the kernel it has. Its words would else be emptied with those of what
     /// arrived. So the event of its leaving is looked for, and comes before its turn.
     fn wait_until_vacated(&mut self, target: PageRange, memory: &mut impl Memory) {
-        while let Some(old) = memory.first_managed_in(target) {
-            // Of what is known there and was heard to be unmapped, that was true.
-            let unmapped = take_out(&mut self.doubtful, target);
-            if !unmapped.is_empty() {
-                unmapped
-                    .into_iter()
-                    .for_each(|part| self.unmap(part, memory));
-                continue;
-            }
+        while let Some(old) = self.first_undoubted_in(target, memory) {
             let takes_old = |event: &Event| match event {
                 Event::Unmap(range) | Event::Remap { from: range, .. } => meets(*range, old),
                 _ => false,
@@ -266,7 +264,22 @@ impl EventLog {
                 self.unmap(old, memory);
             }
         }
-        take_out(&mut self.doubtful, target);
+        // Of what is known there still and was heard to be unmapped, that was true.
+        for part in take_out(&mut self.doubtful, target) {
+            self.unmap(part, memory);
+        }
+    }
+
+    /// The first part of `range` that is known to be managed and was not heard to be unmapped.
+    fn first_undoubted_in(&self, range: PageRange, memory: &impl Memory) -> Option<PageRange> {
+        let mut first = None;
+        let doubtful = self.doubtful.iter().map(|part| part.intersection(range));
+        let mut doubtful: Vec<PageRange> = doubtful.filter(|part| !part.is_empty()).collect();
+        doubtful.sort_unstable_by_key(|part| part.start);
+        each_gap(range, doubtful.into_iter(), |gap| {
+            first = first.or_else(|| memory.first_managed_in(gap));
+        });
+        first
     }
 
     /// Acts before its turn on event `at`, which says that memory leaves; on an unmapping as far as
@@ -290,7 +303,7 @@ impl EventLog {
     /// Decides about unmappings in doubt, once no event is under way: is the memory there, what was
     /// unmapped is what was there before. Until then no eviction begins, and the kernel brings no
     /// page in.
-    pub(super) fn settle(&mut self, memory: &mut impl Memory) -> Settled {
+    pub fn settle(&mut self, memory: &mut impl Memory) -> Settled {
         if self.is_settled() {
             return Settled::Already;
         }
@@ -358,5 +371,8 @@ fn halves(range: PageRange) -> Vec<PageRange> {
     }
 }
 
+/// What the log is tested against, and what its fuzz target calls.
+#[cfg(any(test, fuzzing))]
+pub mod model;
 #[cfg(test)]
 mod tests;

@@ -1,21 +1,22 @@
 //! `pagetide serve`: pages for other processes, which hand over a userfaultfd.
-use std::io::Write as _;
-use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+mod criu;
+mod shared;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
 use pagetide::track::WorkingSet;
-use pagetide_serve::ending::Ending;
+use pagetide_serve::moment::Moment;
 use pagetide_serve::plan::{self, Plan};
-use pagetide_serve::record::Recorder;
-use pagetide_serve::server::{Server, Setup, listen};
+use pagetide_serve::server::{Server, Setup};
 use pagetide_serve::source::{self, Source};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
+use shared::{listening, recorder_at, told};
 
 /// Clients at a time: each has a thread and three descriptors.
 const CLIENTS_MAX: usize = 1024;
@@ -26,6 +27,9 @@ pub enum ServeCommand {
     /// Give microVMs that Firecracker resumes from a snapshot their memory, as they touch it
     #[command(long_about = FIRECRACKER_ABOUT, after_help = crate::exit::OF_SERVE)]
     Firecracker(Firecracker),
+    /// Give processes that CRIU restores lazily their memory: in place of `criu lazy-pages`
+    #[command(long_about = criu::ABOUT, after_help = crate::exit::OF_SERVE_CRIU)]
+    Criu(criu::Criu),
 }
 
 const FIRECRACKER_ABOUT: &str = "\
@@ -96,13 +100,14 @@ fn rate(text: &str) -> Result<plan::Rate, String> {
 pub fn serve(command: &ServeCommand) -> Result<u8, Failure> {
     match command {
         ServeCommand::Firecracker(options) => firecracker(options),
+        ServeCommand::Criu(options) => criu::criu(options),
     }
 }
 
 fn firecracker(options: &Firecracker) -> Result<u8, Failure> {
     super::raise_descriptor_limit();
     let failed = |error: std::io::Error| Failure::new(Exit::Failed, format!("signals: {error}"));
-    let ending = Ending::new().map_err(|errno| failed(errno.into()))?;
+    let ending = Moment::new().map_err(|errno| failed(errno.into()))?;
     let ending = end_at_signals(ending).map_err(failed)?;
     let store = |message: String| Failure::new(Exit::Store, message);
     let source = source::open(&options.source).map_err(|error| store(error.to_string()))?;
@@ -139,15 +144,10 @@ fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failu
         .map(|path| WorkingSet::load(path, source.id()));
     let working_set = replayed.transpose();
     let working_set = working_set.map_err(|error| refused("--replay", error.to_string()))?;
-    if let Some(path) = &options.record {
-        let directory = path.parent().filter(|parent| *parent != Path::new(""));
-        if !directory.unwrap_or(Path::new(".")).is_dir() || path.is_dir() {
-            let text = format!("{} cannot be written there", path.display());
-            return Err(refused("--record", text));
-        }
-    }
     let recorder = options.record.as_ref();
-    let recorder = recorder.map(|path| Recorder::new(path, source.id(), source.pages()));
+    let recorder = recorder
+        .map(|path| recorder_at(path, &**source))
+        .transpose()?;
     Ok(Setup {
         source: Arc::clone(source),
         plan: Plan {
@@ -162,23 +162,8 @@ fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failu
     })
 }
 
-fn told(text: &str) {
-    // A closed stderr leaves nobody to tell.
-    let _ = writeln!(std::io::stderr(), "pagetide: {text}");
-}
-
-fn listening(path: &Path) -> Result<UnixListener, Failure> {
-    listen(path).map_err(|error| {
-        let next = match error.kind() {
-            std::io::ErrorKind::AddrInUse => "; somebody listens there, or it is another file",
-            _ => "",
-        };
-        Failure::new(Exit::Failed, format!("{}: {error}{next}", path.display()))
-    })
-}
-
 /// Has SIGINT, SIGTERM and SIGHUP bring the end.
-fn end_at_signals(ending: Ending) -> std::io::Result<Arc<Ending>> {
+fn end_at_signals(ending: Moment) -> std::io::Result<Arc<Moment>> {
     let ending = Arc::new(ending);
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let told = Arc::clone(&ending);

@@ -1,13 +1,14 @@
 //! Going on in the background: the same command again as a process of its own, which says when
 //! everything is set up.
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use crate::exit::{Exit, Failure};
 
-/// Starts the background process, and returns when it has everything locked or has failed. Prints
-/// what that says: its process ID.
-pub fn start() -> Result<u8, Failure> {
+/// Starts the background process: this command, named by the words `command`, with
+/// `--in-background`. Returns when it has set up everything, with the line it says then (its
+/// process ID), or with the code it failed with.
+pub fn start(command: &[&str]) -> Result<Result<Started, u8>, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(
             Exit::Failed,
@@ -15,13 +16,11 @@ pub fn start() -> Result<u8, Failure> {
         )
     };
     let program = std::env::current_exe().map_err(failed)?;
+    let last = command.last().copied().unwrap_or_default();
     let mut child = Command::new(program)
-        .args(["lock", "--in-background"])
-        .args(
-            std::env::args_os()
-                .skip_while(|word| word != "lock")
-                .skip(1),
-        )
+        .args(command)
+        .arg("--in-background")
+        .args(std::env::args_os().skip_while(|word| word != last).skip(1))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -33,16 +32,28 @@ pub fn start() -> Result<u8, Failure> {
             .map_err(failed)?;
     }
     if !line.is_empty() {
-        // A background process that nobody can be told of is ended.
-        super::super::print(&line).inspect_err(|_| {
-            let _ = child.kill();
-            let _ = child.wait();
-        })?;
-        return Ok(Exit::Ok.code());
+        return Ok(Ok(Started { line, child }));
     }
     // It ended instead, and has said why.
     let status = child.wait().map_err(failed)?;
-    Ok(status.code().map_or(Exit::Failed.code(), |code| code as u8))
+    Ok(Err(status
+        .code()
+        .map_or(Exit::Failed.code(), |code| code as u8)))
+}
+
+/// A background process that is ready.
+pub struct Started {
+    /// What it said: its process ID, and the end of the line.
+    pub line: String,
+    child: Child,
+}
+
+impl Started {
+    /// Ends a process that nobody can be told of.
+    pub fn end(mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// In the background process: tells the one that started it its process ID, and the person there

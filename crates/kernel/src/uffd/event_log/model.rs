@@ -1,19 +1,17 @@
-//! The log against a model of the kernel: threads change an address space, their events are heard
-//! of in any order that the kernel allows, and in the end what is known must be what is there.
+//! A model of the kernel for the log: threads change an address space, and their events are heard
+//! of in any order that the kernel allows. In the end what is known must be what is there.
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-
-use proptest::prelude::*;
 
 use super::*;
 
 /// Pages of the model's address space, and of one block of memory in it.
-const PLACES: u64 = 12;
-const BLOCK: u64 = 3;
+pub(super) const PLACES: u64 = 12;
+pub(super) const BLOCK: u64 = 3;
 
 /// What a thread does; places are those of whole blocks.
 #[derive(Debug, Clone, Copy)]
-enum Call {
+pub(super) enum Call {
     Unmap {
         place: u64,
         pages: u64,
@@ -31,23 +29,23 @@ enum Call {
 
 /// The kernel, and what the pager knows.
 #[derive(Debug, Default)]
-struct Model {
+pub(super) struct Model {
     /// What is where: the number of the block, and the page in it.
-    there: BTreeMap<u64, u64>,
+    pub(super) there: BTreeMap<u64, u64>,
     /// What the pager believes to be where.
-    known: BTreeMap<u64, u64>,
+    pub(super) known: BTreeMap<u64, u64>,
     /// Calls that have changed the address space and not told of all of it yet, at most one a
     /// thread: what each tells of one after the other.
-    untold: RefCell<Vec<VecDeque<Event>>>,
+    pub(super) untold: RefCell<Vec<VecDeque<Event>>>,
     /// How far memory was moved so far: moves as far as each other look like pieces of one.
-    distances: BTreeSet<u64>,
+    pub(super) distances: BTreeSet<u64>,
     /// Which of them is told of next.
-    choices: RefCell<Vec<usize>>,
+    pub(super) choices: RefCell<Vec<usize>>,
     /// Calls to be made yet.
-    calls: VecDeque<Call>,
+    pub(super) calls: VecDeque<Call>,
 }
 
-fn block(place: u64) -> PageRange {
+pub(super) fn block(place: u64) -> PageRange {
     PageRange::of(PageNumber(1 + place * BLOCK), BLOCK)
 }
 
@@ -74,7 +72,7 @@ impl Model {
 
     /// Whether a call that took what was at `place` has not been told of. Memory that moved there
     /// and changed again before that can be lost: the calls that the agent stands before go one at
-    /// a time therefore ([`super::super::mapping_lock`]), and bare ones are at risk.
+    /// a time therefore (the pager's `mapping_lock`), and bare ones are at risk.
     fn is_late(&self, place: u64) -> bool {
         let takes = |event: &Event| match event {
             Event::Unmap(range) | Event::Remap { from: range, .. } => meets(*range, block(place)),
@@ -85,7 +83,7 @@ impl Model {
 
     /// The kernel does `call` for a thread whose event is told of later. False if there is nothing
     /// to do it to.
-    fn call(&mut self, call: Call) -> bool {
+    pub(super) fn call(&mut self, call: Call) -> bool {
         let (first, last) = match call {
             Call::Unmap { place, pages } => (place, place + (pages - 1) / BLOCK),
             Call::Empty { place } | Call::Move { from: place, .. } => (place, place),
@@ -147,7 +145,7 @@ impl Model {
     }
 
     /// The next call is made by a thread that waits for nothing, if there is one: there are two.
-    fn go_on(&mut self) -> bool {
+    pub(super) fn go_on(&mut self) -> bool {
         if self.untold.borrow().len() >= 2 {
             return false;
         }
@@ -158,7 +156,7 @@ impl Model {
     }
 
     /// One of the events that wait is told of.
-    fn tell(&self) -> Option<Event> {
+    pub(super) fn tell(&self) -> Option<Event> {
         let mut untold = self.untold.borrow_mut();
         let choice = self.choices.borrow_mut().pop().unwrap_or(0);
         let index = choice.checked_rem(untold.len())?;
@@ -242,162 +240,76 @@ impl Memory for Model {
     }
 }
 
-fn calls() -> impl Strategy<Value = Call> {
-    let place = 0..PLACES;
-    prop_oneof![
-        2 => (place.clone(), 1..=2 * BLOCK).prop_map(|(place, pages)| Call::Unmap { place, pages }),
-        4 => (place.clone(), place.clone(), any::<bool>())
-            .prop_map(|(from, to, over)| Call::Move { from, to, over }),
-        1 => place.prop_map(|place| Call::Empty { place }),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(50_000))]
-
-    /// Two threads change the address space, each having its event read before it goes on.
-    #[test]
-    fn what_is_known_in_the_end_is_what_is_there(
-        calls in prop::collection::vec(calls(), 1..30),
-        choices in prop::collection::vec(0usize..2, 80),
-    ) {
-        let mut model = Model { choices: RefCell::new(choices), ..Model::default() };
-        for place in 0..PLACES / 2 {
-            model.there.extend(block(place).iter().map(|page| (page.0, page.0)));
-        }
-        model.known = model.there.clone();
-        let mut log = EventLog::default();
-        model.calls = calls.into();
-        while !model.calls.is_empty() {
-            // A third call is one of a thread that has been heard.
-            if model.untold.borrow().len() >= 2 {
-                let event = model.tell();
-                log.events().extend(event);
-                log.act_on_all(&mut model);
-            }
-            model.go_on();
-        }
-        while model.has_event_pending() {
-            log.events().extend(model.tell());
-            log.act_on_all(&mut model);
-        }
-        prop_assert!(matches!(log.settle(&mut model), Settled::Already | Settled::Now));
-        prop_assert!(log.is_settled());
-        prop_assert_eq!(&model.known, &model.there);
-    }
-}
-
-#[test]
-fn memory_that_arrives_before_its_place_is_heard_to_be_left_keeps_its_words() {
-    // One thread moves block 1 to place 5; another moves block 0 to place 1, and is heard first.
-    let mut model = Model::default();
-    for place in 0..2 {
+/// Two threads make `calls`, each having its event read before it goes on; `choices` say of whose
+/// is read, from the last.
+///
+/// # Panics
+/// In the end something else is known than is there.
+pub(super) fn run(calls: Vec<Call>, choices: Vec<usize>) {
+    let mut model = Model {
+        choices: RefCell::new(choices),
+        calls: calls.into(),
+        ..Model::default()
+    };
+    for place in 0..PLACES / 2 {
         let pages = block(place).iter().map(|page| (page.0, page.0));
         model.there.extend(pages);
     }
     model.known = model.there.clone();
-    let over = false;
-    assert!(model.call(Call::Move {
-        from: 1,
-        to: 5,
-        over
-    }));
-    assert!(model.call(Call::Move {
-        from: 0,
-        to: 1,
-        over
-    }));
-    model.choices = RefCell::new(vec![0, 1]);
     let mut log = EventLog::default();
-    log.events().extend(model.tell());
-    log.act_on_all(&mut model);
-    assert_eq!(log.settle(&mut model), Settled::Now);
-    assert_eq!(model.known, model.there);
-}
-
-#[test]
-fn what_was_moved_in_pieces_and_shrunk_and_grown_over_both_is_empty_there() {
-    // Both pieces are in the store, so the kernel cannot be asked whether their pages are there.
-    let (first, second) = (block(1), block(2));
-    let mut model = Model::default();
-    let contents = |place: PageRange, of: PageRange| {
-        place
-            .iter()
-            .zip(of.iter())
-            .map(|(page, old)| (page.0, old.0))
-    };
-    model.there.extend(contents(first, block(1)));
-    model.there.extend(contents(second, block(3)));
-    model.known = model.there.clone();
-    let mut log = EventLog::default();
-    for (from, to) in [(1, 6), (2, 7)] {
-        model.distances.clear();
-        assert!(model.call(Call::Move {
-            from,
-            to,
-            over: false
-        }));
-        log.events().extend(model.tell());
-        log.act_on_all(&mut model);
-        // Between the pieces no event is under way.
-        if from == 1 {
-            assert_eq!(log.settle(&mut model), Settled::Now);
-        }
-    }
-    // Heard of when the memory has grown again, in place: of that there is no event.
-    let (kept, cut) = (block(6).start, block(6).after(1));
-    log.events().push_back(Event::Unmap(PageRange {
-        end: block(7).end,
-        ..cut
-    }));
-    log.act_on_all(&mut model);
-    log.settle(&mut model);
-    assert!(log.is_settled());
-    assert_eq!(model.known.keys().collect::<Vec<_>>(), [&kept.0]);
-}
-
-/// A thread moves memory over other memory that has just arrived, and on, as soon as that was read.
-#[test]
-fn what_is_moved_over_other_memory_and_on_keeps_its_words() {
-    let mut model = Model::default();
-    for place in 0..4 {
-        // None is in the store: the kernel can be asked whether their pages are there.
-        let contents = |page: PageNumber| 1 + place * 2 * BLOCK + page.0 % BLOCK;
-        let pages = block(place).iter().map(|page| (page.0, contents(page)));
-        model.there.extend(pages);
-    }
-    model.known = model.there.clone();
-    let mut log = EventLog::default();
-    let arrives = Call::Move {
-        from: 0,
-        to: 5,
-        over: false,
-    };
-    let over = Call::Move {
-        from: 1,
-        to: 5,
-        over: true,
-    };
-    let on = Call::Move {
-        from: 5,
-        to: 8,
-        over: false,
-    };
-    for call in [arrives, over] {
-        assert!(model.call(call));
-        model.calls = [on].into();
-        // Of the move over the other there are two.
-        let told = model.untold.borrow()[0].len();
-        for _ in 0..told {
-            log.events().extend(model.tell());
+    while !model.calls.is_empty() {
+        // A third call is one of a thread that has been heard.
+        if model.untold.borrow().len() >= 2 {
+            let event = model.tell();
+            log.events().extend(event);
             log.act_on_all(&mut model);
         }
+        model.go_on();
     }
-    model.go_on();
     while model.has_event_pending() {
         log.events().extend(model.tell());
         log.act_on_all(&mut model);
     }
-    assert_eq!(log.settle(&mut model), Settled::Now);
+    let settled = log.settle(&mut model);
+    assert!(matches!(settled, Settled::Already | Settled::Now));
+    assert!(log.is_settled());
     assert_eq!(model.known, model.there);
+}
+
+/// Bytes that say in which order events are read, a bit each.
+const CHOICE_BYTES: usize = 10;
+/// Calls of one run: more find nothing else, and take longer.
+const CALLS_MAX: usize = 60;
+
+/// Runs what `bytes` say: [`CHOICE_BYTES`], then three for each call.
+///
+/// # Panics
+/// As [`run`].
+pub fn exercise(bytes: &[u8]) {
+    let Some((choices, calls)) = bytes.split_first_chunk::<CHOICE_BYTES>() else {
+        return;
+    };
+    let bits = |byte: &u8| {
+        (0..8)
+            .map(|bit| usize::from(byte >> bit & 1))
+            .collect::<Vec<_>>()
+    };
+    let choices = choices.iter().flat_map(bits).collect();
+    let calls = calls.chunks_exact(3).take(CALLS_MAX).map(|bytes| {
+        let (kind, place) = (bytes[0], u64::from(bytes[1]) % PLACES);
+        let more = u64::from(bytes[2]);
+        match kind % 8 {
+            0 | 1 => Call::Unmap {
+                place,
+                pages: 1 + more % (2 * BLOCK),
+            },
+            2 => Call::Empty { place },
+            kind => Call::Move {
+                from: place,
+                to: more % PLACES,
+                over: kind % 2 == 0,
+            },
+        }
+    });
+    run(calls.collect(), choices);
 }

@@ -1,0 +1,162 @@
+//! What the options say of how much memory each process may have.
+use pagetide_kernel::procfs::memory::available_to;
+use pagetide_pager::evict::adapting::Automatic;
+
+use crate::args::Run;
+use crate::exit::{Exit, Failure};
+use crate::size::{Bytes, PAGE_BYTES, Resident, Size};
+
+/// The least of `--memory`: the pager's own memory, what is kept free for a round, and a few pages
+/// of the program.
+const MEMORY_LEAST: u64 = 16 << 20;
+
+/// How much memory each process of a run may have, or all together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// The most bytes that may be resident.
+    pub resident_bytes: u64,
+    /// The most bytes of all memory: resident, stored and other.
+    pub memory_bytes: Option<u64>,
+    /// The resident part follows the program.
+    pub automatic: Option<Automatic>,
+}
+
+impl Budget {
+    /// From the options, and what is available to this process.
+    ///
+    /// # Errors
+    /// Options that do not go together, and a size that cannot be: bad usage.
+    pub fn of(options: &Run) -> Result<Budget, Failure> {
+        let available = available_to("self");
+        let (resident_bytes, automatic) = resident(options, available)?;
+        Ok(Budget {
+            resident_bytes,
+            memory_bytes: memory(options, available)?,
+            automatic,
+        })
+    }
+
+    /// The option that bounds a process, and its bytes.
+    pub fn limit(&self) -> (&'static str, u64) {
+        match self.memory_bytes {
+            Some(bytes) => ("--memory", bytes),
+            None => ("--resident", self.resident_bytes),
+        }
+    }
+}
+
+fn usage<T>(text: String) -> Result<T, Failure> {
+    Err(Failure::new(Exit::Usage, text))
+}
+
+fn memory(options: &Run, available: u64) -> Result<Option<u64>, Failure> {
+    let Some(size) = options.memory else {
+        return Ok(None);
+    };
+    if options.per_run {
+        return usage(
+            "--memory bounds each process by itself, --per-run all of them together; expected one \
+             of the two"
+                .to_owned(),
+        );
+    }
+    let bytes = size.resolve(available);
+    if bytes < MEMORY_LEAST {
+        return usage(format!(
+            "--memory {}: the pager itself and the stacks and libraries of a program take a part \
+             of it; expected {} or more",
+            Bytes(bytes),
+            Bytes(MEMORY_LEAST)
+        ));
+    }
+    Ok(Some(bytes))
+}
+
+/// The budget in bytes, and whether it follows the program.
+fn resident(options: &Run, available: u64) -> Result<(u64, Option<Automatic>), Failure> {
+    const FLOOR: Size = Size::Bytes(16 << 20);
+    const CEILING: Size = Size::Share {
+        millionths: 750_000,
+    };
+    let slowdown = match options.resident {
+        Resident::Fixed(_) if options.floor.or(options.ceiling).is_some() => {
+            return usage(
+                "--floor and --ceiling bound a budget that follows the program; expected \
+                 --resident auto with them, or neither"
+                    .to_owned(),
+            );
+        }
+        Resident::Fixed(size) => return Ok((size.resolve(available), None)),
+        Resident::Automatic { slowdown } => slowdown,
+    };
+    let floor = options.floor.unwrap_or(FLOOR).resolve(available);
+    let ceiling = options.ceiling.unwrap_or(CEILING).resolve(available);
+    if options.per_run {
+        return usage(
+            "--resident auto: with --per-run the budget is the run's; expected a size".to_owned(),
+        );
+    }
+    if floor > ceiling {
+        return usage(format!(
+            "--resident auto: the floor of {} is more than the ceiling of {}; expected less",
+            Bytes(floor),
+            Bytes(ceiling)
+        ));
+    }
+    let automatic = Automatic {
+        slowdown,
+        floor_pages: floor / PAGE_BYTES,
+    };
+    Ok((ceiling, Some(automatic)))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::args::{Arguments, Command};
+
+    fn budget(options: &[&str]) -> Result<Budget, Failure> {
+        let words = [&["pagetide", "run"], options, &["true"]].concat();
+        match Arguments::try_parse_from(words)
+            .expect("known options")
+            .command
+        {
+            Command::Run(options) => Budget::of(&options),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn memory_in_all_leaves_the_resident_part_open_unless_that_is_said_too() {
+        let all = budget(&["--memory", "1G"]).unwrap();
+        assert_eq!(
+            (all.memory_bytes, all.limit().0),
+            (Some(1 << 30), "--memory")
+        );
+        let less = budget(&[]).unwrap();
+        assert!(all.resident_bytes > less.resident_bytes, "{all:?} {less:?}");
+        let both = budget(&["--memory", "1G", "--resident", "256M"]).unwrap();
+        assert_eq!(
+            (both.resident_bytes, both.memory_bytes),
+            (256 << 20, Some(1 << 30))
+        );
+        assert!(budget(&["--memory", "60%"]).unwrap().memory_bytes > Some(1 << 20));
+        let automatic = budget(&["--memory", "1G", "--resident", "auto"]).unwrap();
+        assert!(automatic.automatic.is_some() && automatic.memory_bytes.is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_is_bad_usage_and_says_what_was_expected() {
+        for (options, said) in [
+            (&["--memory", "1G", "--per-run"][..], "one of the two"),
+            (&["--memory", "4M"], "16 MiB or more"),
+            (&["--resident", "1G", "--floor", "1M"], "--resident auto"),
+        ] {
+            let failure = budget(options).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage);
+            assert!(failure.message.contains(said), "{failure}");
+        }
+    }
+}

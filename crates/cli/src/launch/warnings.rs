@@ -1,0 +1,264 @@
+//! What is said while a program runs, once a run for each: that hardly any memory is saved, and
+//! that the program does little but wait for pages.
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use pagetide_pager::report::Statistics;
+
+use crate::governed::{Governed, living, printable};
+use crate::size::{Bytes, PAGE_BYTES};
+
+/// How often the ledgers of a run are looked at.
+pub const INTERVAL: Duration = Duration::from_secs(1);
+/// Of the time, one part in so many is spent on that at most: a run may have thousands of ledgers.
+const LOOKING_PART: u32 = 100;
+/// A program is watched for so many seconds before it is said to wait, and to the end if it ends
+/// before.
+const WATCHED_SECONDS: f64 = 10.0;
+/// The share of its time that it waits then.
+const STALLED: f64 = 0.5;
+/// Less stored in memory is not worth a word.
+const STORED_BYTES: u64 = 16 << 20;
+/// Memory in all over what would be resident without Pagetide, and what is stored over what it is
+/// stored of, when little is saved.
+const LITTLE_SAVED: f64 = 0.9;
+const HARDLY_PACKED: f64 = 0.75;
+
+/// What was seen of a run, and what of it was said.
+#[derive(Debug)]
+pub struct Warnings {
+    next: Instant,
+    /// Of each process, when it was looked at first in this span, and its counters then.
+    watched: Vec<Governed>,
+    said_little: bool,
+    said_stalled: bool,
+}
+
+impl Default for Warnings {
+    fn default() -> Warnings {
+        Warnings {
+            next: Instant::now(),
+            watched: Vec::new(),
+            said_little: false,
+            said_stalled: false,
+        }
+    }
+}
+
+impl Warnings {
+    /// Looks at the processes of a run that live, if it is time to; what is to be said.
+    pub fn look(&mut self, run: &Path) -> Vec<String> {
+        let began = Instant::now();
+        if began < self.next || self.said_little && self.said_stalled {
+            return Vec::new();
+        }
+        let told = self.take(living(run));
+        let took = began.elapsed();
+        self.next = began + INTERVAL.max(took * LOOKING_PART);
+        told
+    }
+
+    /// What is to be said at the end of what was not said before.
+    pub fn at_end(&mut self, governed: &[Governed]) -> Vec<String> {
+        let mut told = Vec::new();
+        for process in governed {
+            let s = &process.reading.statistics;
+            let whole = Span {
+                seconds: s.wall_seconds,
+                stalled: s.stalled(),
+            };
+            // At its end a program may have given up what it had.
+            let peak = Statistics {
+                memory_bytes: s.memory_bytes_max,
+                resident_bytes: s.resident_bytes_max,
+                managed_bytes: s.managed_bytes_max,
+                ..s.clone()
+            };
+            self.judge(process, whole, &peak, &mut told);
+        }
+        told
+    }
+
+    fn take(&mut self, living: Vec<Governed>) -> Vec<String> {
+        let mut told = Vec::new();
+        let mut watched = Vec::new();
+        for process in living {
+            let is_same = |before: &Governed| {
+                before.pid == process.pid && before.reading.started_ns == process.reading.started_ns
+            };
+            let Some(before) = self.watched.iter().position(is_same) else {
+                watched.push(process);
+                continue;
+            };
+            let before = self.watched.swap_remove(before);
+            let now = &process.reading.statistics;
+            let span = Span::between(&before.reading.statistics, now);
+            self.judge(&process, span, now, &mut told);
+            watched.push(match span.seconds < WATCHED_SECONDS {
+                true => before,
+                false => process,
+            });
+        }
+        self.watched = watched;
+        told
+    }
+
+    /// Says of `process` what follows from `span`, and from what it has in memory.
+    fn judge(&mut self, process: &Governed, span: Span, has: &Statistics, told: &mut Vec<String>) {
+        let name = || {
+            let command = printable(&process.reading.statistics.command);
+            format!("process {} ({command})", process.pid)
+        };
+        if !self.said_little && saves_little(has) {
+            self.said_little = true;
+            told.push(format!(
+                "{}: hardly any memory is saved: its pages do not compress well, and it has {} in \
+                 all where it would have about {} alone; --store file:DIR keeps pages on a disk, \
+                 and --store 'ram:?max=SIZE&then=file:DIR' those that have not been used for \
+                 longest",
+                name(),
+                Bytes(has.memory_bytes),
+                Bytes(alone_bytes(has))
+            ));
+        }
+        if !self.said_stalled && span.seconds >= WATCHED_SECONDS && span.stalled > STALLED {
+            self.said_stalled = true;
+            let option = match has.memory_budget_bytes {
+                0 => "--resident",
+                _ => "--memory",
+            };
+            told.push(format!(
+                "{}: {:.0} % of its time is spent waiting for pages; with more memory than {} it \
+                 runs faster: `pagetide limit {} SIZE` now, a larger {option} the next time, and \
+                 `pagetide stat {} --curve` says how much",
+                name(),
+                100.0 * span.stalled,
+                Bytes(has.limit_bytes()),
+                process.pid,
+                process.pid
+            ));
+        }
+    }
+}
+
+/// How a program went for some time.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    seconds: f64,
+    /// The share of it that it waited for pages.
+    stalled: f64,
+}
+
+impl Span {
+    fn between(before: &Statistics, now: &Statistics) -> Span {
+        let since = |of: fn(&Statistics) -> f64| (of(now) - of(before)).max(0.0);
+        let passed = Statistics {
+            refault_seconds: since(|s| s.refault_seconds),
+            fetches: now.fetches.saturating_sub(before.fetches),
+            cpu_seconds: since(|s| s.cpu_seconds),
+            fault_thread_cpu_seconds: since(|s| s.fault_thread_cpu_seconds),
+            evictor_cpu_seconds: since(|s| s.evictor_cpu_seconds),
+            ..Statistics::default()
+        };
+        Span {
+            seconds: since(|s| s.wall_seconds),
+            stalled: passed.stalled(),
+        }
+    }
+}
+
+/// About what a process would have in memory without Pagetide.
+fn alone_bytes(s: &Statistics) -> u64 {
+    let stored_of = s.store_pages.saturating_mul(PAGE_BYTES);
+    let pages = s.resident_bytes.saturating_add(stored_of);
+    pages.min(s.managed_bytes.max(s.resident_bytes)) + s.other_bytes
+}
+
+fn saves_little(s: &Statistics) -> bool {
+    let kept = s.resident_bytes.saturating_add(s.other_bytes);
+    let stored = s.memory_bytes.saturating_sub(kept);
+    stored >= STORED_BYTES
+        && s.compression_ratio * HARDLY_PACKED < 1.0
+        && s.memory_bytes as f64 >= LITTLE_SAVED * alone_bytes(s) as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::outcome::tests::process;
+    use super::*;
+
+    /// One that has 300 MiB resident, and 235 MiB in 200 of the store.
+    fn one() -> Governed {
+        let mut one = process(9, None, "");
+        one.reading.statistics = Statistics {
+            resident_bytes: 300 << 20,
+            resident_bytes_max: 300 << 20,
+            managed_bytes: 560 << 20,
+            managed_bytes_max: 560 << 20,
+            store_pages: 235 << 8,
+            memory_bytes: 505 << 20,
+            memory_bytes_max: 505 << 20,
+            other_bytes: 5 << 20,
+            compression_ratio: 1.2,
+            budget_bytes: 300 << 20,
+            refault_seconds: 0.0,
+            fetches: 0,
+            ..one.reading.statistics
+        };
+        one
+    }
+
+    #[test]
+    fn that_little_is_saved_is_said_once_and_only_where_pages_do_not_compress() {
+        let mut warnings = Warnings::default();
+        assert!(
+            warnings.take(vec![one()]).is_empty(),
+            "nothing is known yet"
+        );
+        let told = warnings.take(vec![one()]);
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].contains("505 MiB in all where it would have about 540 MiB"),
+            "{told:?}"
+        );
+        assert!(told[0].contains("--store file:DIR"));
+        assert!(warnings.take(vec![one()]).is_empty());
+        assert!(warnings.at_end(&[one()]).is_empty());
+        for (ratio, memory) in [(2.5, 505 << 20), (1.2, 400 << 20), (1.2, 310 << 20)] {
+            let mut other = one();
+            other.reading.statistics.compression_ratio = ratio;
+            other.reading.statistics.memory_bytes_max = memory;
+            assert!(
+                Warnings::default().at_end(&[other]).is_empty(),
+                "{ratio} {memory}"
+            );
+        }
+        assert_eq!(Warnings::default().at_end(&[one()]).len(), 1);
+    }
+
+    #[test]
+    fn that_a_program_waits_most_of_its_time_is_said_once_after_a_while() {
+        let at = |seconds: f64, waited: f64, cpu: f64| {
+            let mut process = one();
+            let s = &mut process.reading.statistics;
+            s.compression_ratio = 3.0;
+            (s.wall_seconds, s.refault_seconds, s.cpu_seconds) = (seconds, waited, cpu);
+            vec![process]
+        };
+        let mut warnings = Warnings::default();
+        // It computes at first, sleeps, and waits in the end.
+        assert!(warnings.take(at(0.0, 0.0, 0.0)).is_empty());
+        assert!(warnings.take(at(11.0, 1.0, 10.0)).is_empty());
+        assert!(warnings.take(at(30.0, 1.0, 10.0)).is_empty());
+        assert!(
+            warnings.take(at(35.0, 5.0, 11.0)).is_empty(),
+            "too short to tell"
+        );
+        let told = warnings.take(at(41.0, 9.0, 13.0));
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("73 % of its time") && told[0].contains("pagetide limit 9"));
+        assert!(warnings.take(at(60.0, 29.0, 13.0)).is_empty());
+        assert!(Warnings::default().at_end(&at(60.0, 9.0, 50.0)).is_empty());
+        assert_eq!(Warnings::default().at_end(&at(60.0, 50.0, 9.0)).len(), 1);
+    }
+}

@@ -1,0 +1,164 @@
+//! The threads of clients: one each, whoever brought the client here.
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, End, Handed, Service};
+use crate::counters::Counters;
+use crate::moment::Moment;
+use crate::plan::Plan;
+use crate::record::Recorder;
+use crate::source::Source;
+use crate::status::Status;
+
+/// How long clients' threads may take to end.
+const ENDING: Duration = Duration::from_secs(5);
+/// The stack of a client's thread.
+const STACK_BYTES: usize = 512 << 10;
+
+/// What is told to whoever watches.
+pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// What clients are served with.
+pub struct Setup {
+    /// Where pages come from.
+    pub source: Arc<dyn Source>,
+    /// How clients are served.
+    pub plan: Plan,
+    /// The order of first touches is recorded here.
+    pub recorder: Option<Recorder>,
+    /// Clients served at a time; others are refused.
+    pub clients_max: usize,
+    /// Told of clients that come and go, and of what goes wrong.
+    pub say: Say,
+}
+
+/// See the module's text.
+pub(crate) struct Crew {
+    pub source: Arc<dyn Source>,
+    pub plan: Plan,
+    pub recorder: Option<Arc<Recorder>>,
+    pub clients_max: usize,
+    pub say: Say,
+    pub status: Arc<Status>,
+    pub ending: Arc<Moment>,
+    /// From when on what nobody waits for comes.
+    pub begins: Option<Arc<Moment>>,
+    /// How many clients there have been.
+    number: AtomicU64,
+    /// How many are served.
+    served: Mutex<usize>,
+    one_less: Condvar,
+}
+
+impl Crew {
+    /// Nobody is served yet.
+    pub fn new(setup: Setup, ending: Arc<Moment>, begins: Option<Arc<Moment>>) -> Crew {
+        Crew {
+            source: setup.source,
+            plan: setup.plan,
+            recorder: setup.recorder.map(Arc::new),
+            clients_max: setup.clients_max,
+            say: setup.say,
+            status: Arc::default(),
+            ending,
+            begins,
+            number: AtomicU64::new(0),
+            served: Mutex::default(),
+            one_less: Condvar::new(),
+        }
+    }
+
+    fn served(&self) -> MutexGuard<'_, usize> {
+        self.served.lock().unwrap_or_else(|held| held.into_inner())
+    }
+
+    /// How many clients are served now.
+    pub fn clients(&self) -> usize {
+        *self.served()
+    }
+
+    /// Waits until nobody is served any more; once the end has come, at most for some seconds.
+    pub fn wait_for_all(&self) {
+        let mut served = self.served();
+        let mut deadline = None;
+        while *served > 0 {
+            if self.ending.has_come() {
+                let until = *deadline.get_or_insert_with(|| Instant::now() + ENDING);
+                if Instant::now() >= until {
+                    return (self.say)(&format!("{served} clients did not let go"));
+                }
+            }
+            let tick = Duration::from_millis(20);
+            let waited = self.one_less.wait_timeout(served, tick);
+            served = waited.unwrap_or_else(|held| held.into_inner()).0;
+        }
+    }
+
+    /// Gives a client its thread.
+    pub fn start(self: &Arc<Self>, handed: Handed) {
+        let number = self.number.fetch_add(1, Relaxed) + 1;
+        let pid = handed.pid;
+        let who = match pid {
+            Some(pid) => format!("client {number} (process {pid})"),
+            None => format!("client {number}"),
+        };
+        let pages = handed.memory.pages();
+        let counters = Arc::new(Counters::default());
+        let crew = Arc::clone(self);
+        let service = Service {
+            source: Arc::clone(&self.source),
+            plan: self.plan.clone(),
+            begins: self.begins.clone(),
+            recorder: self.recorder.clone(),
+            counters: Arc::clone(&counters),
+            latencies: self.status.latencies(),
+            born: Arc::new(move |child| crew.start(child)),
+        };
+        self.status.add(number, pid, pages, counters);
+        *self.served() += 1;
+        (self.say)(&format!("{who}: {pages} pages of memory"));
+        let crew = Arc::clone(self);
+        let body = move || {
+            let say = |text: &str| (crew.say)(&format!("{who}: {text}"));
+            match Client::new(handed, service).serve(&crew.ending, &say) {
+                End::Gone => say("ended"),
+                End::Whole => say("all its pages are there"),
+                End::Told => say("is served no more"),
+                End::Lost(why) => say(&why),
+                End::Broken(why) => {
+                    crew.status.note_broken();
+                    say(&format!("is served no more: {why}"));
+                }
+            }
+            if let Some(recorder) = &crew.recorder {
+                save(recorder, &say);
+            }
+            crew.ended(number);
+        };
+        let thread = std::thread::Builder::new()
+            .name("pagetide-client".into())
+            .stack_size(STACK_BYTES)
+            .spawn(body);
+        if let Err(error) = thread {
+            self.status.note_broken();
+            self.ended(number);
+            (self.say)(&format!(
+                "client {number} is refused: no thread for it ({error})"
+            ));
+        }
+    }
+
+    fn ended(&self, number: u64) {
+        self.status.remove(number);
+        *self.served() -= 1;
+        self.one_less.notify_all();
+    }
+}
+
+fn save(recorder: &Recorder, say: &dyn Fn(&str)) {
+    match recorder.save() {
+        Ok(pages) => say(&format!("{pages} pages of a working set were recorded")),
+        Err(error) => say(&format!("the working set could not be recorded: {error}")),
+    }
+}

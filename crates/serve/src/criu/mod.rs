@@ -1,0 +1,17 @@
+//! Processes that CRIU restores lazily (`criu restore --lazy-pages`): in place of the daemon
+//! `criu lazy-pages`.
+//!
+//! The images of the dump tell which memory each task had and where its pages are ([`image`],
+//! [`pagemap`], [`Tree`]): in the directory, in those it builds on, or at a page server
+//! ([`page_server`]). CRIU connects once and hands over a userfaultfd for each task ([`Session`]).
+mod entries;
+mod image;
+mod page_server;
+mod pagemap;
+mod session;
+mod tree;
+
+pub use image::ImageError;
+pub use page_server::{Counting, PageServer};
+pub use session::{Failed, Session};
+pub use tree::{Remote, Tree};

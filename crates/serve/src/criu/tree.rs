@@ -1,0 +1,439 @@
+//! The memory of all tasks of a dump, as one image: pages are numbered task by task, by address.
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
+use pagetide_track::SnapshotId;
+use xxhash_rust::xxh3::Xxh3;
+
+use super::entries::PstreeEntry;
+use super::image::{ImageError, ImageFile, Kind};
+use super::page_server::{Counting, PageServer};
+use super::pagemap::{Entry, Pagemap, mappings};
+use crate::memory::Area;
+use crate::source::{Buffer, Bytes, Piece, RawFile, Source, SourceError};
+
+/// The link to the images that a dump builds on.
+const PARENT_LINK: &str = "parent";
+/// Most images that build on each other.
+const CHAIN_MAX: usize = 1024;
+
+/// Where the page server is, and how it counts pages.
+#[derive(Debug, Clone)]
+pub struct Remote {
+    /// A name or an address, and a port.
+    pub address: (String, u16),
+    /// As it is told; else as the images are.
+    pub counting: Option<Counting>,
+}
+
+/// Where the pages of a run are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// In a file of pages: which one, and the first page's place in it.
+    File { file: u32, page: u64 },
+    /// At the page server: which task, and the first page's address there.
+    Remote { pid: u32, page: PageNumber },
+}
+
+/// Pages that follow each other in the image and at their place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    first: u64,
+    pages: u64,
+    place: Place,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub struct Tree {
+    /// The memory of each task that comes when it is touched.
+    tasks: BTreeMap<u32, Vec<Area>>,
+    runs: Vec<Run>,
+    files: Vec<RawFile>,
+    pages: u64,
+    remote: Option<Remote>,
+    /// How the images count pages.
+    counting: Counting,
+    server: OnceLock<PageServer>,
+    id: SnapshotId,
+}
+
+impl Tree {
+    /// Reads the images of the dump in `directory`. Pages that are not there are at the page server
+    /// `remote`, as are all that are not in images this dump builds on.
+    ///
+    /// # Errors
+    /// A file cannot be read, is not what it should be, or lacks pages.
+    pub fn open(directory: &Path, remote: Option<Remote>) -> Result<Tree, ImageError> {
+        let mut reader = Reader {
+            directories: vec![directory.to_owned()],
+            remote: remote.is_some(),
+            files: HashMap::new(),
+            opened: Vec::new(),
+            runs: Vec::new(),
+            pages: 0,
+            wide: false,
+            hash: Xxh3::new(),
+        };
+        let mut tasks = BTreeMap::new();
+        let mut tree = ImageFile::open(&directory.join("pstree.img"), Kind::Pstree)?;
+        while let Some(task) = tree.next::<PstreeEntry>()? {
+            let pid = task
+                .pid
+                .ok_or_else(|| tree.error("a task has no process ID"))?;
+            let path = directory.join(format!("pagemap-{pid}.img"));
+            // Those that had ended, and were not waited for yet, had no memory.
+            if path.exists() {
+                tasks.insert(pid, reader.task(pid, &path)?);
+            }
+        }
+        Ok(Tree {
+            tasks,
+            runs: reader.runs,
+            files: reader.opened,
+            pages: reader.pages,
+            remote,
+            counting: if reader.wide {
+                Counting::Bits64
+            } else {
+                Counting::Bits32
+            },
+            server: OnceLock::new(),
+            id: SnapshotId(reader.hash.digest128().to_le_bytes()),
+        })
+    }
+
+    /// The memory of task `pid` that comes when it is touched; `None` if the dump has no such task.
+    pub fn areas(&self, pid: u32) -> Option<&[Area]> {
+        self.tasks.get(&pid).map(Vec::as_slice)
+    }
+
+    /// How many tasks have memory.
+    pub fn tasks(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Connects to the page server, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be reached.
+    pub fn connect(&self) -> Result<(), SourceError> {
+        let Some(remote) = &self.remote else {
+            return Ok(());
+        };
+        if self.server.get().is_none() {
+            let counting = remote.counting.unwrap_or(self.counting);
+            let server = PageServer::connect(&remote.address, counting)?;
+            let _ = self.server.set(server);
+        }
+        Ok(())
+    }
+
+    /// Tells the page server, if there is one, that nothing more is wanted.
+    pub fn disconnect(&self) {
+        if let Some(server) = self.server.get() {
+            server.close();
+        }
+    }
+
+    /// Where page `number` is, and how many follow it there.
+    fn find(&self, number: u64) -> Option<(Place, u64)> {
+        let at = self
+            .runs
+            .partition_point(|run| run.first + run.pages <= number);
+        let run = self.runs.get(at)?;
+        let offset = number.checked_sub(run.first)?;
+        let place = match run.place {
+            Place::File { file, page } => Place::File {
+                file,
+                page: page + offset,
+            },
+            Place::Remote { pid, page } => Place::Remote {
+                pid,
+                page: page.add(offset),
+            },
+        };
+        Some((place, run.pages - offset))
+    }
+
+    fn fetch(
+        &self,
+        pid: u32,
+        page: PageNumber,
+        pages: u64,
+        into: &mut Vec<u8>,
+    ) -> Result<u64, SourceError> {
+        let server = self.server.get();
+        let server = server.ok_or(SourceError("there is no page server".to_owned()))?;
+        server.get(pid, page, pages, into)
+    }
+}
+
+impl Source for Tree {
+    fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    fn id(&self) -> SnapshotId {
+        self.id
+    }
+
+    fn read<'b>(
+        &'b self,
+        first: u64,
+        most: u64,
+        buffer: &'b mut Buffer,
+    ) -> Result<Piece<'b>, SourceError> {
+        let Some((place, pages)) = self.find(first) else {
+            return Ok(Piece::Zeros(1));
+        };
+        let most = most.min(pages);
+        match place {
+            Place::File { file, page } => self.files[file as usize].read(page, most, buffer),
+            Place::Remote { pid, page } => {
+                let fetched = buffer.fetched();
+                let pages = self.fetch(pid, page, most, fetched)?;
+                Ok(Piece::Bytes(Bytes::of(
+                    &fetched[..pages as usize * PAGE_SIZE],
+                )))
+            }
+        }
+    }
+
+    fn read_into(
+        &self,
+        first: u64,
+        into: &mut [u8],
+        buffer: &mut Buffer,
+    ) -> Result<(), SourceError> {
+        let (mut first, mut rest) = (first, into);
+        while !rest.is_empty() {
+            let wanted = (rest.len() / PAGE_SIZE) as u64;
+            let Some((place, pages)) = self.find(first) else {
+                rest.fill(0);
+                return Ok(());
+            };
+            let mut pages = pages.min(wanted);
+            let bytes = |pages: u64| pages as usize * PAGE_SIZE;
+            match place {
+                Place::File { file, page } => {
+                    self.files[file as usize].read_into(page, &mut rest[..bytes(pages)], buffer)?;
+                }
+                Place::Remote { pid, page } => {
+                    let fetched = buffer.fetched();
+                    pages = self.fetch(pid, page, pages, fetched)?;
+                    rest[..bytes(pages)].copy_from_slice(&fetched[..bytes(pages)]);
+                }
+            }
+            (first, rest) = (first + pages, &mut rest[bytes(pages)..]);
+        }
+        Ok(())
+    }
+}
+
+/// What reading the images of a tree has come to.
+struct Reader {
+    /// The dump's, and those it builds on, as far as they were needed.
+    directories: Vec<PathBuf>,
+    /// There is a page server.
+    remote: bool,
+    /// Files of pages by their directory's place and their number.
+    files: HashMap<(usize, u32), u32>,
+    opened: Vec<RawFile>,
+    runs: Vec<Run>,
+    pages: u64,
+    wide: bool,
+    hash: Xxh3,
+}
+
+impl Reader {
+    /// Reads the images of task `pid`; the memory that comes when it is touched.
+    fn task(&mut self, pid: u32, path: &Path) -> Result<Vec<Area>, ImageError> {
+        let map = Pagemap::open(path)?;
+        self.wide |= map.wide;
+        self.hash.update(&map.hash.to_le_bytes());
+        let mappings = mappings(&self.directories[0].join(format!("mm-{pid}.img")))?;
+        let mut parents = Vec::new();
+        let mut areas: Vec<Area> = Vec::new();
+        for entry in map.entries.iter().filter(|entry| entry.lazy) {
+            let first = mappings.partition_point(|mapping| mapping.end <= entry.range.start);
+            // A page is installed in one mapping; what is in none is not touched.
+            let parts = mappings[first..]
+                .iter()
+                .map(|mapping| mapping.intersection(entry.range))
+                .take_while(|part| !part.is_empty());
+            for part in parts {
+                let first = self.pages;
+                self.place(pid, &map, entry, part, &mut parents)?;
+                push_area(&mut areas, &mappings, part, first);
+            }
+        }
+        Ok(areas)
+    }
+
+    /// Notes where the pages in `part` of `entry` are.
+    fn place(
+        &mut self,
+        pid: u32,
+        map: &Pagemap,
+        entry: &Entry,
+        part: PageRange,
+        parents: &mut Vec<Pagemap>,
+    ) -> Result<(), ImageError> {
+        if entry.in_parent {
+            return self.place_in_parents(pid, part, parents);
+        }
+        if self.remote {
+            let page = part.start;
+            self.push_run(part.pages(), Place::Remote { pid, page });
+            return Ok(());
+        }
+        self.place_in_file(0, pid, map, entry, part)
+    }
+
+    /// The same for pages that images have which this dump builds on, the nearest first.
+    fn place_in_parents(
+        &mut self,
+        pid: u32,
+        part: PageRange,
+        parents: &mut Vec<Pagemap>,
+    ) -> Result<(), ImageError> {
+        let mut rest = part;
+        while !rest.is_empty() {
+            let mut level = 1;
+            let found = loop {
+                let directory = self.directory(level)?.to_owned();
+                let path = directory.join(format!("pagemap-{pid}.img"));
+                if parents.len() < level {
+                    parents.push(Pagemap::open(&path)?);
+                }
+                let Some(entry) = parents[level - 1].find(rest.start).copied() else {
+                    let text = format!(
+                        "it does not have the page at {:#x}, which what builds on it expects there",
+                        rest.address()
+                    );
+                    return Err(ImageError::new(&path, text));
+                };
+                rest.end = rest.end.min(entry.range.end);
+                if !entry.in_parent {
+                    break entry;
+                }
+                level += 1;
+            };
+            let map = parents.remove(level - 1);
+            let placed = self.place_in_file(level, pid, &map, &found, rest);
+            parents.insert(level - 1, map);
+            placed?;
+            rest = PageRange {
+                start: rest.end,
+                end: part.end,
+            };
+        }
+        Ok(())
+    }
+
+    fn place_in_file(
+        &mut self,
+        level: usize,
+        pid: u32,
+        map: &Pagemap,
+        entry: &Entry,
+        part: PageRange,
+    ) -> Result<(), ImageError> {
+        let Some(at) = entry.at else {
+            let path = self.directories[level].join(format!("pagemap-{pid}.img"));
+            let text = format!(
+                "the pages at {:#x} are in no image: they are at a page server, which was \
+                 expected to be told of (--page-server, --address, --port)",
+                part.address()
+            );
+            return Err(ImageError::new(&path, text));
+        };
+        let file = self.file(level, map)?;
+        let page = at + (part.start.0 - entry.range.start.0);
+        self.push_run(part.pages(), Place::File { file, page });
+        Ok(())
+    }
+
+    /// The directory at `level` of the chain.
+    fn directory(&mut self, level: usize) -> Result<&Path, ImageError> {
+        while self.directories.len() <= level {
+            let last = &self.directories[self.directories.len() - 1];
+            let link = last.join(PARENT_LINK);
+            if self.directories.len() >= CHAIN_MAX {
+                let text = format!("more than {CHAIN_MAX} images build on each other");
+                return Err(ImageError::new(&link, text));
+            }
+            let real = std::fs::canonicalize(&link).map_err(|error| {
+                let text =
+                    format!("the images that this dump builds on were expected there: {error}");
+                ImageError::new(&link, text)
+            })?;
+            self.directories.push(real);
+        }
+        Ok(&self.directories[level])
+    }
+
+    /// The file of pages that `map`, of the directory at `level`, tells of.
+    fn file(&mut self, level: usize, map: &Pagemap) -> Result<u32, ImageError> {
+        let path = self.directories[level].join(format!("pages-{}.img", map.pages_id));
+        let number = match self.files.get(&(level, map.pages_id)) {
+            Some(number) => *number,
+            None => {
+                let told = |error: std::io::Error| ImageError::new(&path, error);
+                let file = File::open(&path).and_then(RawFile::of).map_err(told)?;
+                self.hash.update(&file.id().0);
+                self.opened.push(file);
+                let number = self.opened.len() as u32 - 1;
+                self.files.insert((level, map.pages_id), number);
+                number
+            }
+        };
+        let pages = self.opened[number as usize].whole_pages();
+        if pages < map.file_pages {
+            let text = format!(
+                "it has {pages} whole pages; its page map tells of {}",
+                map.file_pages
+            );
+            return Err(ImageError::new(&path, text));
+        }
+        Ok(number)
+    }
+
+    fn push_run(&mut self, pages: u64, place: Place) {
+        let first = self.pages;
+        self.pages += pages;
+        self.runs.push(Run {
+            first,
+            pages,
+            place,
+        });
+    }
+}
+
+/// Adds memory at `part`, whose first page is `first` in the image, to what is there. What follows
+/// the last in the same mapping makes it longer.
+fn push_area(areas: &mut Vec<Area>, mappings: &[PageRange], part: PageRange, first: u64) {
+    let begins_mapping = || {
+        let at = mappings.partition_point(|mapping| mapping.start < part.start);
+        mappings
+            .get(at)
+            .is_some_and(|mapping| mapping.start == part.start)
+    };
+    match areas.last_mut() {
+        Some(last) if last.range.end == part.start && !begins_mapping() => {
+            last.range.end = part.end;
+        }
+        _ => areas.push(Area {
+            range: part,
+            first,
+            unit: 1,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
