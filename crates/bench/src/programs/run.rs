@@ -14,6 +14,7 @@ use super::findings::{Failure, Findings};
 use super::inputs::Ready;
 use super::kernel_swap::KernelSwap;
 use super::process::{self, Ended, Order};
+use super::watch::Seen;
 use crate::runner::System;
 
 /// An environment.
@@ -43,9 +44,9 @@ impl Environment {
         Environment { name, home, limit }
     }
 
-    /// Runs the program; `looks` asks for the peak of its anonymous memory, which is returned as
-    /// well, and says how often to look at that.
-    pub fn run_once(&self, ready: &Ready, looks: Option<Duration>) -> Result<(Findings, u64)> {
+    /// Runs the program; `looks` says how often to look at its anonymous memory, if at all. What
+    /// was seen of that is returned as well.
+    pub fn run_once(&self, ready: &Ready, looks: Option<Duration>) -> Result<(Findings, Seen)> {
         ready.clear()?;
         let errors = ready.directory.join("errors");
         let stats = ready.directory.join("stats");
@@ -93,7 +94,7 @@ impl Environment {
                 findings.failure = Some(Failure::OutOfMemory);
             }
         }
-        Ok((findings, ended.seen.peak_bytes))
+        Ok((findings, ended.seen))
     }
 }
 
