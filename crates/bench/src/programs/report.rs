@@ -236,8 +236,8 @@ fn following(programs: &[Measured], percent: f64) -> String {
     }
     let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
     format!(
-        "\n--resident auto:{percent}%; memory in the mean of the time\n{table}\nmean of {}: {:.0} % \
-         longer, {:.0} % less in the mean\n",
+        "\n--resident auto:{percent}%; memory in the mean of the time\n{table}\nmean of {}: \
+         {:.0} % longer, {:.0} % less in the mean\n",
         ratios.len(),
         100.0 * (mean(&ratios) - 1.0),
         100.0 * mean(&saved)

@@ -5,8 +5,8 @@ use crate::protocol::measured::{AGES, Measured, Part, age_end};
 /// Fewer pages that were used or given up are no corner of their own.
 const CORNER_MIN: f64 = 12.0;
 
-/// The least time that a page is taken to stay, in seconds, and how many times are looked at for each
-/// of twice the length.
+/// The least time that a page is taken to stay, in seconds, and how many times are looked at for
+/// each of twice the length.
 const STAY_MIN: f64 = 50e-6;
 const STAYS: f64 = 4.0;
 

@@ -3,8 +3,9 @@
 //! **Which pages.** A sample by hashes of the page number, so that all looks are at the same pages,
 //! at most [`probes::SAMPLE_MAX`] of them; half of it is left when there are more. This is the
 //! spatial sampling of SHARDS (Waldspurger, Park, Garthwaite and Ahmad, FAST 2015), with its fixed
-//! size. They are single pages, of sixteen neighbours one at most: where neighbours are out as well,
-//! one fault may bring all of them, and each would seem to be used as often as all of them are.
+//! size. They are single pages, at most one of sixteen neighbours: where neighbours are out as
+//! well, one fault may bring all of them, and each would seem to be used as often as all of them
+//! are.
 //!
 //! **What is seen of them.** A use of a page that is there is not seen. So the evictor looks at
 //! each page of the sample once a round, at a time that does not depend on the program. If the page

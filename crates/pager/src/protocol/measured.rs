@@ -9,10 +9,6 @@ use super::histogram::Histogram;
 pub const AGES: usize = 8 * (AGE_EXPONENT_MAX - AGE_EXPONENT_MIN) + 2;
 const AGE_EXPONENT_MIN: usize = 16;
 const AGE_EXPONENT_MAX: usize = 44;
-/// What a fault's way to the pager and back is taken to be, which the pager does not see: into the
-/// kernel, two threads woken, and out. An assumption, of what a fault costs in all
-/// (docs/decisions/0063-where-a-faults-time-goes.md).
-pub const DELIVERY_NS: u64 = 5_000;
 /// Pages of an address space: a ledger that says more is damaged.
 const PAGES_MAX: u64 = 1 << 35;
 /// Parts that the measured time is cut into, all of one length.

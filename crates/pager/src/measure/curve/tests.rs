@@ -1,4 +1,5 @@
-//! Against a queue of pages that is simulated: a program of known accesses runs in a time of its own.
+//! Against a queue of pages that is simulated: a program of known accesses runs in a time of its
+//! own.
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
