@@ -123,7 +123,6 @@ mod tests {
                 used,
                 gone: vec![0; AGES],
                 open: vec![0; AGES],
-                ..Part::default()
             }],
             ..Measured::default()
         }
