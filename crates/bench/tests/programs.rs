@@ -48,6 +48,16 @@ fn check(program: &Value, swap: bool) {
     for run in runs(&fits["pagetide"]) {
         assert_eq!(count(run, "evicted_pages"), 0, "{run}");
     }
+    for run in runs(&program["measuring"]) {
+        assert_eq!(run["output"], alone[0]["output"], "{run}");
+        assert!(run["resident_bytes_mean"].is_null(), "{run}");
+    }
+    for run in runs(&program["following"]) {
+        assert_eq!(run["output"], alone[0]["output"], "{run}");
+        assert!(count(run, "resident_bytes_mean") > 0, "{run}");
+    }
+    let mean = count(program, "mean_bytes");
+    assert!(mean > 0 && mean <= count(program, "peak_bytes"));
     assert!(fits["ratio"]["wall"].as_f64().unwrap() > 0.0);
     assert!(fits["swap"].is_null());
     if !swap {
@@ -80,6 +90,8 @@ fn programs_print_the_same_in_every_environment_and_nothing_stays() {
         "--share=60%,fits",
         "--scale=0.1",
         "--runs=2",
+        "--measure",
+        "--auto=10",
         "--no-install",
         "--json=-",
         &format!("--plot={}", plot.display()),

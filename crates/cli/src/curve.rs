@@ -23,6 +23,8 @@ pub struct Point {
     pub share: f64,
     /// Expected time over that with all.
     pub expected_time: f64,
+    /// Pages missed in all the time measured.
+    pub misses: f64,
     /// Pages missed in a second.
     pub misses_per_second: f64,
 }
@@ -57,6 +59,7 @@ impl Need {
             bytes: pages * PAGE_BYTES,
             share: pages as f64 / pages_max as f64,
             expected_time: forecast.slowdown(pages),
+            misses: forecast.misses(pages),
             misses_per_second: forecast.misses_per_second(pages),
         };
         let least = forecast.least_for(SLOWDOWN);
@@ -89,6 +92,7 @@ impl Need {
             bytes,
             share: 1.0,
             expected_time,
+            misses: misses_per_second,
             misses_per_second,
         };
         let points: Vec<Point> = points.iter().map(point).collect();

@@ -11,7 +11,8 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use pagetide_pager::ledger::{Histogram, LEDGER_MAGIC, Ledger};
+use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
+use pagetide_pager::protocol::histogram::Histogram;
 use pagetide_pager::protocol::loss::Loss;
 use pagetide_pager::protocol::measured::Measured;
 use pagetide_pager::report::Statistics;

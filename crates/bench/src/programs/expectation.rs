@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 pub struct Point {
     bytes: f64,
     /// Over the time with all.
-    expected_time: f64,
+    pub expected_time: f64,
+    /// Pages missed in all.
+    pub misses: f64,
 }
 
 /// What a measured process needs.
@@ -19,8 +21,8 @@ pub struct Need {
 }
 
 impl Need {
-    /// The time expected with `bytes`, between the points on both sides; outside them, the next.
-    pub fn expected_time(&self, bytes: u64) -> Option<f64> {
+    /// What is expected with `bytes`, between the points on both sides; outside them, the next.
+    pub fn expected(&self, bytes: u64) -> Option<Point> {
         let bytes = bytes as f64;
         let (first, last) = (self.points.first()?, self.points.last()?);
         let pair = self
@@ -30,10 +32,15 @@ impl Need {
         Some(match pair {
             Some([more, less]) => {
                 let part = (more.bytes - bytes) / (more.bytes - less.bytes).max(1.0);
-                more.expected_time + part * (less.expected_time - more.expected_time)
+                let between = |of: fn(&Point) -> f64| of(more) + part * (of(less) - of(more));
+                Point {
+                    bytes,
+                    expected_time: between(|point| point.expected_time),
+                    misses: between(|point| point.misses),
+                }
             }
-            _ if bytes > first.bytes => first.expected_time,
-            _ => last.expected_time,
+            _ if bytes > first.bytes => *first,
+            _ => *last,
         })
     }
 }
@@ -50,10 +57,16 @@ mod tests {
                 .map(|(bytes, expected_time)| Point {
                     bytes,
                     expected_time,
+                    misses: expected_time,
                 })
                 .to_vec(),
         };
-        let expected = [200, 100, 75, 50, 35, 20, 1].map(|bytes| need.expected_time(bytes));
-        assert_eq!(expected, [1.0, 1.0, 1.5, 2.0, 3.5, 5.0, 5.0].map(Some));
+        let expected = [200, 100, 75, 50, 35, 20, 1].map(|bytes| need.expected(bytes));
+        let numbers = expected.map(|point| {
+            let point = point.expect("there are points");
+            assert_eq!(point.expected_time, point.misses);
+            point.expected_time
+        });
+        assert_eq!(numbers, [1.0, 1.0, 1.5, 2.0, 3.5, 5.0, 5.0]);
     }
 }

@@ -3,6 +3,7 @@ use std::fs::File;
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use super::catalogue::{PROGRAMS, Program};
 use super::findings::Findings;
@@ -13,6 +14,7 @@ use super::report;
 use super::results::{Measured, Ratio, Results, Row, Side, Summary};
 use super::run::{Environment, Home};
 use super::tools::Tools;
+use super::watch::Seen;
 use crate::arguments::Usage;
 use crate::launch::find_command;
 use crate::machine::Machine;
@@ -134,10 +136,10 @@ impl<'a> Bench<'a> {
         progress(&format!("{}: making it ready", program.name));
         let python = self.tools.meet(program)?;
         let ready = prepare(program, self.plan.scale, &python, &self.directory)?;
-        let (expected, peak) = self.peak(program, &ready)?;
+        let (expected, seen) = self.seen_alone(program, &ready)?;
         let keep = |_: &str, _, found: Result<Findings>| found.map(Some);
         let measured = in_turns(
-            self.environments(program, peak),
+            self.environments(program, seen.peak_bytes),
             self.plan.runs,
             |_| ready.clone(),
             keep,
@@ -154,6 +156,10 @@ impl<'a> Bench<'a> {
             true => Some(sides.next().ok_or_else(missing)?),
             false => None,
         };
+        let following = match self.plan.auto {
+            Some(_) => Some(sides.next().ok_or_else(missing)?),
+            None => None,
+        };
         let mut rows = Vec::new();
         for share in &self.plan.share {
             let pagetide = sides.next().ok_or_else(missing)?;
@@ -167,7 +173,7 @@ impl<'a> Bench<'a> {
             };
             rows.push(Row {
                 share: *share,
-                resident_bytes: share.of(peak),
+                resident_bytes: share.of(seen.peak_bytes),
                 ratio: theirs.map_or_else(Ratio::default, |side| Ratio::of(&pagetide, side)),
                 pagetide,
                 swap,
@@ -176,28 +182,31 @@ impl<'a> Bench<'a> {
         Ok(Measured {
             name: program.name,
             what: program.what,
-            peak_bytes: peak,
+            peak_bytes: seen.peak_bytes,
             alone,
             measuring,
+            following,
+            mean_bytes: seen.mean_bytes,
             rows,
         })
     }
 
-    /// What it prints and the most memory it takes, from a run by itself whose time does not count;
-    /// it also brings the program's files into the page cache.
-    fn peak(&self, program: &Program, ready: &Ready) -> Result<(String, u64)> {
+    /// What it prints and the memory it takes, from a run by itself whose time does not count; it
+    /// also brings the program's files into the page cache.
+    fn seen_alone(&self, program: &Program, ready: &Ready) -> Result<(String, Seen)> {
         let name = format!("{} for its peak", program.name);
         progress(&name);
         let alone = Environment::new(name, Home::Alone, self.plan.timeout);
-        let (findings, peak) = alone.run_once(ready, true)?;
+        let (findings, seen) = alone.run_once(ready, Some(Duration::from_millis(1)))?;
         if let Some(failure) = &findings.failure {
             return Err(Error::other(format!("alone: {}", failure.text())));
         }
-        if peak == 0 {
+        if seen.peak_bytes == 0 {
             return Err(Error::other("it was over before its memory was seen"));
         }
-        say(&format!("{}: peak {}", program.name, mib(peak as f64)));
-        Ok((findings.output, peak))
+        let peak = mib(seen.peak_bytes as f64);
+        say(&format!("{}: peak {peak}", program.name));
+        Ok((findings.output, seen))
     }
 
     fn swaps(&self, share: Bound) -> bool {
@@ -214,6 +223,10 @@ impl<'a> Bench<'a> {
         if self.plan.measure {
             let home = Home::Measuring(self.pagetide.clone(), Bound::Fits.of(peak));
             all.push(new("measured", home));
+        }
+        if let Some(percent) = self.plan.auto {
+            let home = Home::Following(self.pagetide.clone(), percent);
+            all.push(new("with a budget that follows it", home));
         }
         for share in &self.plan.share {
             let budget = share.of(peak);
@@ -236,6 +249,7 @@ impl<'a> Bench<'a> {
             machine: self.machine,
             runs: self.plan.runs,
             scale: self.plan.scale,
+            auto_percent: self.plan.auto,
             allowance_bytes: self.plan.allowance,
             summary: summary.collect(),
             not_measured: self.not_measured,

@@ -22,6 +22,8 @@ pub struct Findings {
     /// The most memory in all: resident and in the store of the largest process, or the cgroup's
     /// peak and the memory of zram.
     pub memory_bytes: Option<u64>,
+    /// Anonymous memory of its largest process in the mean of the time, where that was watched.
+    pub resident_bytes_mean: Option<u64>,
     /// How often the kernel's OOM killer was called and held off, where that can be done.
     pub held_off: Option<u64>,
     /// How much memory its largest process needs, where that was measured.

@@ -42,6 +42,10 @@ pub struct Plan {
     /// with those found
     #[arg(long)]
     pub measure: bool,
+    /// Also run each program with a budget that follows it, `--resident auto:PERCENT`, and compare
+    /// its time and the memory that it had in the mean with those alone
+    #[arg(long, value_name = "PERCENT", value_parser = share)]
+    pub auto: Option<f64>,
     /// Install nothing: skip a program that lacks something
     #[arg(long)]
     pub no_install: bool,

@@ -40,8 +40,8 @@ pub struct Order<'a> {
     pub errors: &'a Path,
     /// When it is ended.
     pub limit: Duration,
-    /// Whether to look at its memory.
-    pub memory: bool,
+    /// How often to look at its memory, if at all.
+    pub looks: Option<Duration>,
 }
 
 /// Does the run.
@@ -65,8 +65,8 @@ pub fn run(mut order: Order<'_>) -> Result<Ended> {
     let mut child = undo::spawn(order.command.stdout(printed()))?;
     let group = Pid::from_child(&child);
     let (tell, told) = channel();
-    let (limit, memory) = (order.limit, order.memory);
-    let watcher = std::thread::spawn(move || watch(group, limit, memory, &told));
+    let (limit, looks) = (order.limit, order.looks);
+    let watcher = std::thread::spawn(move || watch(group, limit, looks, &told));
     let output = match &mut order.client {
         None => Ok((child.stdout.take().map_or_else(String::new, digest), None)),
         Some(client) => talk(client, group),

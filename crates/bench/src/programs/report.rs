@@ -50,6 +50,9 @@ pub fn text(results: &Results) -> String {
     if results.programs.iter().any(|p| p.measuring.is_some()) {
         out += &expectations(&results.programs);
     }
+    if let Some(percent) = results.auto_percent {
+        out += &following(&results.programs, percent);
+    }
     for (what, why) in &results.not_measured {
         out += &format!("\nNOT MEASURED: {what}: {why}\n");
     }
@@ -156,16 +159,24 @@ fn fits(programs: &[Measured], at: usize) -> String {
     format!("\nfits: a budget of 8 GiB, or twice the peak, against the program alone\n{table}\n")
 }
 
-/// The table of times expected and found, over those with room for all, and the mean error.
+/// The table of times expected and found, over those alone, and the mean error, in the share of the
+/// time found; and of pages missed.
 fn expectations(programs: &[Measured]) -> String {
-    let mut table = Table::new(&["", "share", "expected", "found", "error"]);
+    let heads = ["", "share", "expected", "found", "error"];
+    let mut table = Table::new(&[&heads[..], &["pages expected", "found"]].concat());
     let mut errors = Vec::new();
     for program in programs {
         let measuring = program.measuring.as_ref().and_then(|side| side.survived());
         let need = measuring.and_then(|findings| findings.need.as_ref());
         let alone = program.alone.survived().map(|alone| alone.wall_seconds);
         for row in &program.rows {
-            let expected = need.and_then(|need| need.expected_time(row.resident_bytes));
+            let point = need.and_then(|need| need.expected(row.resident_bytes));
+            let expected = point.map(|point| point.expected_time);
+            let misses = point.map(|point| point.misses);
+            let fetched = row.pagetide.survived().and_then(|found| {
+                let pages = found.demand_pages.zip(found.ahead_pages);
+                pages.map(|(demand, ahead)| (demand + ahead) as f64)
+            });
             let found = row.pagetide.survived().zip(alone);
             let found = found.map(|(side, alone)| side.wall_seconds / alone);
             let error = expected.zip(found);
@@ -177,15 +188,59 @@ fn expectations(programs: &[Measured]) -> String {
                 cell(expected, 2),
                 cell(found, 2),
                 cell(error, 2),
+                cell(misses, 0),
+                cell(fetched, 0),
             ]);
         }
     }
     let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
     format!(
-        "\ntime over alone, as `run --measure` expected it and as it was found\n{table}\nmean \
-         error {:.0} % of {}\n",
+        "\ntime over alone, as `run --measure` expected it and as it was found; pages \
+         fetched\n{table}\nmean error {:.0} % of the time found, of {}\n",
         100.0 * mean,
         errors.len()
+    )
+}
+
+/// The table of budgets that follow their programs: time over alone, and memory in the mean of the
+/// time, against that alone in the mean and at most.
+fn following(programs: &[Measured], percent: f64) -> String {
+    let heads = ["", "alone", "auto", "time ratio", "mean MiB alone", "auto"];
+    let mut table = Table::new(&[&heads[..], &["saved %", "peak MiB alone", "saved %"]].concat());
+    let (mut ratios, mut saved) = (Vec::new(), Vec::new());
+    for program in programs {
+        let Some(side) = &program.following else {
+            continue;
+        };
+        let alone = program.alone.survived().map(|alone| alone.wall_seconds);
+        let found = side.survived();
+        let ratio = found.zip(alone);
+        let ratio = ratio.map(|(found, alone)| found.wall_seconds / alone);
+        let mean = found.and_then(|found| found.resident_bytes_mean);
+        let less = |than: u64| mean.map(|mean| 1.0 - mean as f64 / than as f64);
+        ratios.extend(ratio);
+        saved.extend(less(program.mean_bytes));
+        let in_mib = |bytes: u64| cell(Some(bytes as f64 / f64::from(1 << 20)), 0);
+        let in_percent = |share: Option<f64>| cell(share.map(|share| 100.0 * share), 0);
+        table.row([
+            program.name.to_owned(),
+            of(&program.alone, 2, |f| Some(f.wall_seconds)),
+            of(side, 2, |f| Some(f.wall_seconds)),
+            cell(ratio, 2),
+            in_mib(program.mean_bytes),
+            mean.map_or_else(|| cell(None, 0), in_mib),
+            in_percent(less(program.mean_bytes)),
+            in_mib(program.peak_bytes),
+            in_percent(less(program.peak_bytes)),
+        ]);
+    }
+    let mean = |all: &[f64]| all.iter().sum::<f64>() / all.len().max(1) as f64;
+    format!(
+        "\n--resident auto:{percent}%; memory in the mean of the time\n{table}\nmean of {}: \
+         {:.0} % longer, {:.0} % less in the mean\n",
+        ratios.len(),
+        100.0 * (mean(&ratios) - 1.0),
+        100.0 * mean(&saved)
     )
 }
 

@@ -13,6 +13,8 @@ pub struct Results {
     pub machine: Machine,
     pub runs: usize,
     pub scale: f64,
+    /// What a program may lose whose budget follows it.
+    pub auto_percent: Option<f64>,
     /// Beyond the budget, and beside a 512th of the peak for page tables, in swap's cgroup.
     pub allowance_bytes: u64,
     pub programs: Vec<Measured>,
@@ -32,6 +34,10 @@ pub struct Measured {
     pub alone: Side,
     /// With room for all, while it is measured how much memory it needs.
     pub measuring: Option<Side>,
+    /// With a budget that follows it.
+    pub following: Option<Side>,
+    /// Alone: anonymous memory of its largest process in the mean of the time.
+    pub mean_bytes: u64,
     pub rows: Vec<Row>,
 }
 

@@ -14,6 +14,7 @@ use super::findings::{Failure, Findings};
 use super::inputs::Ready;
 use super::kernel_swap::KernelSwap;
 use super::process::{self, Ended, Order};
+use super::watch::Seen;
 use crate::runner::System;
 
 /// An environment.
@@ -31,6 +32,8 @@ pub enum Home {
     Pagetide(PathBuf, u64),
     /// The same, with room for all, while it is measured how much it needs.
     Measuring(PathBuf, u64),
+    /// A budget that follows the program, which may lose so many percent of its time.
+    Following(PathBuf, f64),
     /// A memory cgroup that may hold so many bytes.
     Swap(Rc<KernelSwap>, u64),
 }
@@ -41,16 +44,21 @@ impl Environment {
         Environment { name, home, limit }
     }
 
-    /// Runs the program; `memory` asks for the peak of its anonymous memory, which is returned as
-    /// well.
-    pub fn run_once(&self, ready: &Ready, memory: bool) -> Result<(Findings, u64)> {
+    /// Runs the program; `looks` says how often to look at its anonymous memory, if at all. What
+    /// was seen of that is returned as well.
+    pub fn run_once(&self, ready: &Ready, looks: Option<Duration>) -> Result<(Findings, Seen)> {
         ready.clear()?;
         let errors = ready.directory.join("errors");
         let stats = ready.directory.join("stats");
         let before: Vec<OsString> = match &self.home {
             Home::Alone => Vec::new(),
-            Home::Pagetide(pagetide, budget) => words(pagetide, *budget, &stats, &[]),
-            Home::Measuring(pagetide, budget) => words(pagetide, *budget, &stats, &["--measure"]),
+            Home::Pagetide(pagetide, budget) => words(pagetide, &budget.to_string(), &stats, &[]),
+            Home::Measuring(pagetide, budget) => {
+                words(pagetide, &budget.to_string(), &stats, &["--measure"])
+            }
+            Home::Following(pagetide, percent) => {
+                words(pagetide, &format!("auto:{percent}%"), &stats, &[])
+            }
             Home::Swap(swap, _) => swap.words(),
         };
         let own = ready.command.iter().map(OsString::from);
@@ -62,7 +70,7 @@ impl Environment {
             },
             errors: &errors,
             limit: self.limit,
-            memory,
+            looks,
         };
         let counted = match &self.home {
             Home::Swap(swap, limit) => Some((swap, swap.begin(*limit)?)),
@@ -70,7 +78,10 @@ impl Environment {
         };
         let ended = process::run(order)?;
         let mut findings = findings(&ended, &errors);
-        if let Home::Pagetide(..) | Home::Measuring(..) = self.home {
+        if looks.is_some() {
+            findings.resident_bytes_mean = Some(ended.seen.mean_bytes);
+        }
+        if let Home::Pagetide(..) | Home::Measuring(..) | Home::Following(..) = self.home {
             count(&mut findings, &stats)?;
         }
         if let Some((swap, before)) = counted {
@@ -83,7 +94,7 @@ impl Environment {
                 findings.failure = Some(Failure::OutOfMemory);
             }
         }
-        Ok((findings, ended.seen.peak_bytes))
+        Ok((findings, ended.seen))
     }
 }
 
@@ -95,15 +106,19 @@ impl System<Ready> for Environment {
     }
 
     fn run(&mut self, ready: &Ready) -> Result<Findings> {
-        self.run_once(ready, false).map(|(findings, _)| findings)
+        // Seldom, where times count.
+        let looks = match self.home {
+            Home::Following(..) => Some(Duration::from_millis(10)),
+            _ => None,
+        };
+        self.run_once(ready, looks).map(|(findings, _)| findings)
     }
 }
 
 /// Before a program's own: `pagetide run`, with `options` besides the usual ones.
-fn words(pagetide: &Path, budget: u64, stats: &Path, options: &[&str]) -> Vec<OsString> {
-    let budget = budget.to_string();
+fn words(pagetide: &Path, resident: &str, stats: &Path, options: &[&str]) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![pagetide.into()];
-    words.extend(["run", "--quiet", "--resident", &budget].map(OsString::from));
+    words.extend(["run", "--quiet", "--resident", resident].map(OsString::from));
     words.extend(options.iter().map(OsString::from));
     words.extend(["--stats".into(), stats.into(), "--".into()]);
     words

@@ -6,32 +6,33 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::sysfs;
 
-/// Between two looks at its memory.
-const INTERVAL: Duration = Duration::from_millis(1);
-
 /// What was seen.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Seen {
     /// The most anonymous memory of one process of the program.
     pub peak_bytes: u64,
+    /// The same in the mean of the looks; 0 if there were none.
+    pub mean_bytes: u64,
     /// It was ended for taking too long.
     pub late: bool,
 }
 
 /// Watches the process group that `pid` leads until `ended` says something or is gone. Ends it
-/// after `limit`. Its memory is looked at only if asked for: that takes processor time.
-pub fn watch(pid: Pid, limit: Duration, memory: bool, ended: &Receiver<()>) -> Seen {
+/// after `limit`. Its memory is looked at only if it is said how often: that takes processor time.
+pub fn watch(pid: Pid, limit: Duration, interval: Option<Duration>, ended: &Receiver<()>) -> Seen {
     let begun = Instant::now();
-    let mut seen = Seen::default();
+    let (mut seen, mut sum, mut looks) = (Seen::default(), 0, 0);
     loop {
         let left = limit.saturating_sub(begun.elapsed());
-        let nap = if memory { INTERVAL.min(left) } else { left };
+        let nap = interval.map_or(left, |interval| interval.min(left));
         if ended.recv_timeout(nap) != Err(RecvTimeoutError::Timeout) {
             return seen;
         }
-        if memory {
+        if interval.is_some() {
             let now = largest(pid.as_raw_nonzero().get() as u32);
+            (sum, looks) = (sum + now, looks + 1);
             seen.peak_bytes = seen.peak_bytes.max(now);
+            seen.mean_bytes = sum / looks;
         }
         if begun.elapsed() >= limit {
             // It may have ended by itself this moment.

@@ -5,7 +5,7 @@ use pagetide_kernel::sync::now_ns;
 
 use super::adapting::Seen;
 use super::controller::Evictor;
-use crate::protocol::measured::DELIVERY_NS;
+use crate::protocol::report::DELIVERY_NS;
 
 impl Evictor<'_> {
     /// Has the budget follow the program, if that is wished.

@@ -9,7 +9,6 @@
 use std::time::Duration;
 
 use pagetide_kernel::own::Mapping;
-use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::uffd::{Progress, Stop};
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_store::{ErrorKind, Page, Slot, StoreError};
@@ -116,12 +115,6 @@ impl<'p> Handler<'p> {
             // It is stored now.
             State::Untouched if self.pager.source.reveal(&self.pager.table, page) => return None,
             State::Untouched => self.fill_zeros(page, section),
-            State::Stored if self.pager.probes.is_on() => {
-                let started_ns = now_ns();
-                let outcome = self.fetch_one(page, fault.write, section);
-                self.pager.note_fetch_time(outcome, now_ns() - started_ns);
-                outcome
-            }
             State::Stored => self.fetch_one(page, fault.write, section),
             State::Resident | State::Clean | State::Protecting if fault.write_protect => {
                 return self.first_write(page, word, section);

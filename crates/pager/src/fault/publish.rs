@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use pagetide_kernel::PageNumber;
 
 use super::claim::{Claim, Purpose};
-use super::handler::{Fault, Handler, Outcome};
+use super::handler::{Fault, Handler};
 use crate::page::word::{Place, State, Word};
 use crate::pager::Pager;
 use crate::recorder::Kind;
@@ -16,15 +16,6 @@ impl Pager {
     pub(super) fn note_wait(&self, fault: &mut Fault) {
         if !std::mem::replace(&mut fault.waited, true) {
             self.ledger.faults_waited.fetch_add(1, Relaxed);
-        }
-    }
-
-    /// While measuring: a fetch has taken so long.
-    pub(super) fn note_fetch_time(&self, outcome: Outcome, took_ns: u64) {
-        if outcome == Outcome::Installed {
-            let measured = &self.ledger.measured;
-            measured.fetches.fetch_add(1, Relaxed);
-            measured.fetch_ns.fetch_add(took_ns, Relaxed);
         }
     }
 }
@@ -61,9 +52,6 @@ impl<'p> Handler<'p> {
         });
         let ledger = pager.ledger;
         ledger.fetched_pages.fetch_add(count, Relaxed);
-        if pager.probes.is_on() {
-            ledger.measured.fetched_pages.fetch_add(count, Relaxed);
-        }
         match purpose {
             Purpose::Load => {}
             Purpose::Ahead => {

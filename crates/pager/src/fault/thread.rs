@@ -228,8 +228,12 @@ impl<'p> FaultThread<'p> {
                 ledger.faults.fetch_add(1, Relaxed);
                 let waited_ns = now_ns() - fault.read_at_ns;
                 ledger.fault_latency.record(waited_ns);
-                if fault.waited || ledger.fetches.load(Relaxed) != fetches {
+                let has_fetched = ledger.fetches.load(Relaxed) != fetches;
+                if fault.waited || has_fetched {
                     ledger.refault_ns.fetch_add(waited_ns, Relaxed);
+                }
+                if has_fetched && self.pager.probes.is_on() {
+                    ledger.measured.fetch_waits.record(waited_ns);
                 }
             }
             Outcome::Busy | Outcome::NoRoomForOldBytes => self.deferred.push(fault),

@@ -1,10 +1,14 @@
 //! What the curve means for the program's time: expected slowdown, the knee, the least memory for a
 //! given slowdown.
 use super::curve::Curve;
-use crate::protocol::measured::{DELIVERY_NS, Measured};
+use crate::protocol::measured::Measured;
 
 /// Steps in which memory is looked at, in hundredths of what is in use.
 const STEPS: u64 = 100;
+/// What a page that is taken out to be looked at costs the program in all. More than a miss: the
+/// fault thread sleeps between so few faults, and each page is moved by itself. An assumption: ten
+/// programs on two processors lost 34 to 144 us.
+const TAKE_NS: u64 = 60_000;
 /// Fewer pages taken out tell nothing.
 const TAKES_MIN: u64 = 64;
 
@@ -33,14 +37,8 @@ impl Forecast {
         // Where the program keeps all processors busy, evicting takes its time as well.
         let beside = (parallel + 1.0 - processors as f64).clamp(0.0, 1.0);
         let evict_ns = measured.take_cpu_ns as f64 / measured.takes as f64;
-        let fetched = measured.fetched_pages as f64;
-        let fetch_ns = measured.fetch_ns as f64 + measured.fetches as f64 * DELIVERY_NS as f64;
-        // Nothing that was taken out was used again: no miss has been seen, nor is one expected.
-        let miss_ns = match measured.fetched_pages {
-            0 => 0.0,
-            _ => fetch_ns / fetched + beside * evict_ns,
-        };
-        let own_ns = (fetched * miss_ns / parallel).min(0.9 * elapsed_ns);
+        let miss_ns = measured.fetch_wait_ns as f64 + beside * evict_ns;
+        let own_ns = ((measured.takes * TAKE_NS) as f64).min(elapsed_ns / 2.0);
         Some(Forecast {
             curve,
             miss_ns,
@@ -57,6 +55,11 @@ impl Forecast {
     /// The most pages in use.
     pub fn pages_max(&self) -> u64 {
         self.curve.pages_max
+    }
+
+    /// Pages missed in all the time measured, with room for `pages`.
+    pub fn misses(&self, pages: u64) -> f64 {
+        self.curve.misses_per_second(pages as f64) * self.curve.seconds
     }
 
     /// Pages missed in a second of the program's undisturbed time, with room for `pages`.
@@ -100,28 +103,26 @@ mod tests {
     use super::*;
     use crate::protocol::measured::{AGES, Part, age_class};
 
-    /// A program that uses 1000 pages again within 0.1 s, and 9000 within 10 s; a miss is 15 us of
-    /// the pager's.
+    /// A program that uses 1000 pages again within 0.1 s, and 9000 within 10 s; a fault waits
+    /// 35 us.
     fn measured() -> Measured {
         let mut used = vec![0; AGES];
         used[age_class(90_000_000)] = 1000;
         used[age_class(9_000_000_000)] = 9000;
         Measured {
-            elapsed_ns: 20_000_000_000,
-            part_ns: 20_000_000_000,
-            program_cpu_ns: 20_000_000_000,
+            elapsed_ns: 60_000_000_000,
+            part_ns: 60_000_000_000,
+            program_cpu_ns: 60_000_000_000,
             pages_max: 10_000,
             takes: 1000,
             take_cpu_ns: 6_000_000,
-            fetches: 1000,
-            fetch_ns: 15_000_000,
-            fetched_pages: 1000,
+            fetch_wait_ns: 35_000,
             parts: vec![Part {
-                rounds: 1,
+                counts: 1,
                 pages: 10_000,
                 used,
+                gone: vec![0; AGES],
                 open: vec![0; AGES],
-                ..Part::default()
             }],
             ..Measured::default()
         }
@@ -130,7 +131,7 @@ mod tests {
     #[test]
     fn a_miss_costs_what_fetching_and_where_all_are_busy_evicting_took() {
         let miss_ns = |processors| Forecast::of(&measured(), processors).unwrap().miss_ns;
-        assert_eq!((miss_ns(2), miss_ns(1)), (20_000.0, 26_000.0));
+        assert_eq!((miss_ns(2), miss_ns(1)), (35_000.0, 41_000.0));
         let idle = Measured {
             takes: 63,
             ..measured()
@@ -142,14 +143,14 @@ mod tests {
     fn memory_is_recommended_by_what_is_expected_of_it() {
         let forecast = Forecast::of(&measured(), 2).unwrap();
         assert!(forecast.slowdown(500) > 1.1);
-        // 9000 pages each 9 s: a thousand misses a second, of 20 us.
+        // A page stays for 11 s in the mean, so there are some 450 misses a second, of 35 us.
         let slow = forecast.slowdown(5000);
-        assert!((1.015..1.025).contains(&slow), "{slow}");
+        assert!((1.012..1.022).contains(&slow), "{slow}");
         assert_eq!(forecast.slowdown(10_000), 1.0);
         let least = [1.1, 1.01].map(|slowdown| forecast.least_for(slowdown));
-        assert!((900..=1100).contains(&least[0]), "{least:?}");
-        assert!(least[1] >= 9900, "{least:?}");
+        assert!((700..=900).contains(&least[0]), "{least:?}");
+        assert!((7000..=8000).contains(&least[1]), "{least:?}");
         let knee = forecast.knee().unwrap();
-        assert!((900..=1200).contains(&knee), "{knee}");
+        assert!((900..=1300).contains(&knee), "{knee}");
     }
 }

@@ -9,12 +9,12 @@ use pagetide_kernel::sync::now_ns;
 use crate::protocol::measured::{MeasuredCells, OpenLooks, Seen};
 
 /// The most pages in the sample.
-pub const SAMPLE_MAX: usize = 4096;
+pub const SAMPLE_MAX: usize = 2048;
 /// Places for pages with open looks: four for each page of a sample.
 const PLACES: usize = 4 * SAMPLE_MAX;
-/// Neighbours are in a sample together, so many pages: a program that uses them in order is then
-/// served as it would be with less memory, pages read ahead included.
-const BLOCK_SHIFT: u32 = 4;
+/// At most one page of so many neighbours is in the sample: where more are out, they are read ahead
+/// together, and nothing is known of their own use.
+pub const ONE_IN_MIN: u64 = 16;
 /// Of a page looked at very often in vain, so many looks are counted, each for several.
 const COUNTED_MAX: u64 = 64;
 
@@ -26,22 +26,36 @@ pub fn hash(page: PageNumber) -> u64 {
     x ^ (x >> 33)
 }
 
-/// The same of the block that it lies in.
-pub fn block_hash(page: PageNumber) -> u64 {
-    hash(PageNumber(page.0 >> BLOCK_SHIFT))
+/// Whether the page is that one of `one_in` neighbours, a power of two, that is in the sample: of
+/// each two it is one by a hash, of each two such pairs it is one of them, and so on. So any part
+/// of the memory is in the sample in proportion, and a smaller sample is part of a larger one.
+pub fn is_sampled(page: PageNumber, one_in: u64) -> bool {
+    (1..=one_in.max(1).trailing_zeros()).all(|level| {
+        let group = page.0 >> level;
+        let half = hash(PageNumber(group << 6 | u64::from(level))) & 1;
+        page.0 >> (level - 1) & 1 == half
+    })
 }
 
-/// Whether the page's block is that one of `one_in` neighbouring blocks, a power of two, that is in
-/// the sample: of each two it is one by a hash, of each two such pairs it is one of them, and so
-/// on. So any part of the memory is in the sample in proportion, and a smaller sample is part of a
-/// larger one.
-pub fn is_sampled(page: PageNumber, one_in: u64) -> bool {
-    let block = page.0 >> BLOCK_SHIFT;
-    (1..=one_in.max(1).trailing_zeros()).all(|level| {
-        let group = block >> level;
-        let half = hash(PageNumber(group << 6 | u64::from(level))) & 1;
-        block >> (level - 1) & 1 == half
-    })
+/// Open looks at one page, evenly from the first to the last.
+#[derive(Clone, Copy)]
+struct Looks {
+    first_ns: u64,
+    last_ns: u64,
+    count: u64,
+}
+
+impl Looks {
+    /// Calls `each` with when looks began, and how many looks it stands for.
+    fn each(self, mut each: impl FnMut(u64, u32)) {
+        let calls = self.count.min(COUNTED_MAX);
+        for call in 0..calls {
+            let (from, to) = (call * self.count / calls, (call + 1) * self.count / calls);
+            let middle = (from + to - 1) as f64 / 2.0 / (self.count - 1).max(1) as f64;
+            let at = self.first_ns + ((self.last_ns - self.first_ns) as f64 * middle) as u64;
+            each(at, (to - from) as u32);
+        }
+    }
 }
 
 /// A page with open looks. Written by the evictor, but for `used_ns`.
@@ -58,16 +72,11 @@ struct Entry {
 }
 
 impl Entry {
-    /// Calls `each` with when looks began, and how many looks it stands for.
-    fn looks(&self, mut each: impl FnMut(u64, u32)) {
-        let (first, last) = (self.first_ns.load(Relaxed), self.last_ns.load(Relaxed));
-        let count = self.count.load(Relaxed);
-        let calls = count.min(COUNTED_MAX);
-        for call in 0..calls {
-            let (from, to) = (call * count / calls, (call + 1) * count / calls);
-            let middle = (from + to - 1) as f64 / 2.0 / (count - 1).max(1) as f64;
-            let at = first + ((last - first) as f64 * middle) as u64;
-            each(at, (to - from) as u32);
+    fn looks(&self) -> Looks {
+        Looks {
+            first_ns: self.first_ns.load(Relaxed),
+            last_ns: self.last_ns.load(Relaxed),
+            count: self.count.load(Relaxed),
         }
     }
 
@@ -83,7 +92,8 @@ impl Entry {
         let used_ns = self.used_ns.load(Acquire);
         if used_ns != 0 {
             let age = |at: u64| Seen::Used(used_ns.saturating_sub(at));
-            self.looks(|at, count| cells.note_seen(at, age(at), count));
+            let seen = |at, count| cells.note_seen(at, age(at), count);
+            self.looks().each(seen);
             self.count.store(0, Relaxed);
         }
     }
@@ -134,7 +144,7 @@ impl Probes {
 
     /// One page in so many, a power of two, is in the sample.
     pub fn one_in(&self) -> u64 {
-        self.one_in.load(Relaxed).max(1)
+        self.one_in.load(Relaxed).max(ONE_IN_MIN)
     }
 
     /// Changes that.
@@ -211,7 +221,7 @@ impl Probes {
                 continue;
             }
             entry.settle(cells);
-            entry.looks(|at, count| {
+            entry.looks().each(|at, count| {
                 cells.count_open(open, at, now_ns.saturating_sub(at), count);
             });
         }
@@ -220,42 +230,40 @@ impl Probes {
 
     /// Forgets pages that are no longer in the sample, or gone: `keep` says which are to stay. For
     /// the evictor alone; a use meanwhile may not be seen.
-    pub fn retain(&self, cells: &MeasuredCells, keep: impl Fn(PageNumber) -> Whereabouts) {
+    pub fn retain(
+        &self,
+        cells: &MeasuredCells,
+        now_ns: u64,
+        keep: impl Fn(PageNumber) -> Whereabouts,
+    ) {
         let taken = |entry: &Entry| {
             let page = PageNumber(entry.page.swap(0, AcqRel));
-            let kept = [
-                &entry.used_ns,
-                &entry.first_ns,
-                &entry.last_ns,
-                &entry.count,
-            ];
-            (page, kept.map(|cell| cell.swap(0, AcqRel)))
+            let found = (page, entry.looks(), entry.used_ns.swap(0, AcqRel));
+            entry.count.store(0, Relaxed);
+            found
         };
         let entries = self.entries();
         entries.iter().for_each(|entry| entry.settle(cells));
         let all: Vec<_> = entries
             .iter()
             .map(taken)
-            .filter(|(page, _)| page.0 != 0)
+            .filter(|(page, ..)| page.0 != 0)
             .collect();
-        for (page, [used, first, last, count]) in all {
-            if !is_sampled(page, self.one_in()) || count == 0 {
+        for (page, looks, used_ns) in all {
+            if !is_sampled(page, self.one_in()) || looks.count == 0 {
                 continue;
             }
             if keep(page) == Whereabouts::Gone {
-                let gone = Entry::default();
-                gone.first_ns.store(first, Relaxed);
-                gone.last_ns.store(last, Relaxed);
-                gone.count.store(count, Relaxed);
-                gone.looks(|at, count| cells.note_seen(at, Seen::Gone, count));
+                let gone = |at| Seen::Gone(now_ns.saturating_sub(at));
+                looks.each(|at, count| cells.note_seen(at, gone(at), count));
                 continue;
             }
             let free = self.chain(page).find(|entry| entry.page.load(Relaxed) == 0);
             let Some(entry) = free else { continue };
-            entry.first_ns.store(first, Relaxed);
-            entry.last_ns.store(last, Relaxed);
-            entry.count.store(count, Relaxed);
-            entry.used_ns.store(used, Relaxed);
+            entry.first_ns.store(looks.first_ns, Relaxed);
+            entry.last_ns.store(looks.last_ns, Relaxed);
+            entry.count.store(looks.count, Relaxed);
+            entry.used_ns.store(used_ns, Relaxed);
             entry.page.store(page.0, Release);
         }
     }

@@ -4,17 +4,25 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::PageNumber;
 
-use super::probes::{Probes, SAMPLE_MAX, Whereabouts, block_hash, hash, is_sampled};
+use super::probes::{ONE_IN_MIN, Probes, SAMPLE_MAX, Whereabouts, hash, is_sampled};
 use crate::protocol::measured::{MeasuredCells, OpenLooks};
 
 /// How often looks are begun.
 pub const TICK_NS: u64 = 10_000_000;
 /// The most looks begun at once: each may take a page out, and cost the program a fault.
-pub const LOOKS_MAX: usize = 40;
+pub const LOOKS_MAX: usize = 20;
 /// The least time of a round: a smaller sample is not looked at more often.
 const ROUND_NS: u64 = 100_000_000;
+/// The sample grows by a page in so long: a round then takes about a quarter of the time up to
+/// now, until the sample has its full size, and what a short program has just begun to use is soon
+/// looked at.
+const NS_A_PAGE: u64 = 2_000_000;
+/// It begins with so many.
+const SAMPLE_MIN: usize = 256;
 /// Length of the first parts of the time.
-const PART_NS: u64 = 250_000_000;
+const PART_NS: u64 = 125_000_000;
+/// In each part the pages in use are counted so often at least.
+const COUNTS_A_PART: u64 = 4;
 /// Ticks between two publications of what was seen.
 const PUBLISH_TICKS: u64 = 10;
 
@@ -26,6 +34,7 @@ pub struct Rounds {
     began_ns: u64,
     began_cpu_ns: u64,
     last_tick_ns: u64,
+    last_count_ns: u64,
     ticks: u64,
     round: u64,
     is_on: bool,
@@ -57,7 +66,7 @@ impl Rounds {
             self.is_on = true;
             self.began_cpu_ns = program_cpu_ns;
             probes.clear();
-            probes.set_one_in(1);
+            probes.set_one_in(ONE_IN_MIN);
             cells.begin(now_ns, PART_NS);
         }
         if !self.is_due(now_ns) {
@@ -70,6 +79,11 @@ impl Rounds {
         cells.program_cpu_ns.store(used_ns, Relaxed);
         if self.next >= self.sample.len() && now_ns - self.began_ns >= ROUND_NS {
             self.begin_round(probes, cells, memory, now_ns);
+        }
+        if now_ns - self.last_count_ns >= cells.part_ns.load(Relaxed) / COUNTS_A_PART {
+            let mut pages = 0;
+            memory.each_used(&mut |_| pages += 1);
+            self.note_pages(cells, now_ns, pages);
         }
         for _ in 0..self.due(now_ns) {
             let page = self.sample[self.next];
@@ -123,9 +137,12 @@ impl Rounds {
         memory: &impl Memory,
         now_ns: u64,
     ) {
+        let since_ns = now_ns - cells.began_ns.load(Relaxed);
+        let most = ((since_ns / NS_A_PAGE) as usize).clamp(SAMPLE_MIN, SAMPLE_MAX);
         let was = probes.one_in();
-        let mut one_in = match self.sample.len() < SAMPLE_MAX / 4 {
-            true => (was / 2).max(1),
+        // With half of one and a half of them it is not too large again at once.
+        let mut one_in = match self.sample.len() < most / 3 {
+            true => (was / 2).max(ONE_IN_MIN),
             false => was,
         };
         let sample = &mut self.sample;
@@ -136,7 +153,7 @@ impl Rounds {
             if is_sampled(page, one_in) {
                 sample.push(page);
             }
-            if sample.len() > SAMPLE_MAX {
+            if sample.len() > most {
                 one_in *= 2;
                 sample.retain(|page| is_sampled(*page, one_in));
             }
@@ -145,13 +162,18 @@ impl Rounds {
         self.round += 1;
         // Another order each round, so that no rhythm of the program's meets one of ours.
         let salt = hash(PageNumber(self.round));
-        sample.sort_unstable_by_key(|page| (block_hash(*page) ^ salt, *page));
-        probes.retain(cells, |page| {
+        sample.sort_unstable_by_key(|page| hash(*page) ^ salt);
+        probes.retain(cells, now_ns, |page| {
             let found = memory.whereabouts(page);
             found.unwrap_or(Whereabouts::There)
         });
-        cells.note_pages(now_ns, pages);
+        self.note_pages(cells, now_ns, pages);
         cells.one_in.store(one_in, Relaxed);
         (self.next, self.began_ns) = (0, now_ns);
+    }
+
+    fn note_pages(&mut self, cells: &MeasuredCells, now_ns: u64, pages: u64) {
+        self.last_count_ns = now_ns;
+        cells.note_pages(now_ns, pages);
     }
 }

@@ -2,19 +2,17 @@
 //! classes, for each part of the time. [`crate::measure`] writes it and says what it means.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use super::histogram::Histogram;
+
 /// Classes of ages: those below 2^16 ns, eight for each power of two up to 2^44 ns (4.9 h), and
 /// those above.
 pub const AGES: usize = 8 * (AGE_EXPONENT_MAX - AGE_EXPONENT_MIN) + 2;
 const AGE_EXPONENT_MIN: usize = 16;
 const AGE_EXPONENT_MAX: usize = 44;
-/// What a fault's way to the pager and back is taken to be, which the pager does not see: into the
-/// kernel, two threads woken, and out. An assumption, of what a fault costs in all
-/// (docs/decisions/0063-where-a-faults-time-goes.md).
-pub const DELIVERY_NS: u64 = 5_000;
 /// Pages of an address space: a ledger that says more is damaged.
 const PAGES_MAX: u64 = 1 << 35;
 /// Parts that the measured time is cut into, all of one length.
-pub const PARTS: usize = 8;
+pub const PARTS: usize = 16;
 
 /// The class of an age in nanoseconds.
 pub fn age_class(age_ns: u64) -> usize {
@@ -35,10 +33,10 @@ pub fn age_end(class: usize) -> u64 {
 /// One part of the time.
 #[repr(C)]
 pub struct PartCells {
-    rounds: AtomicU64,
+    counts: AtomicU64,
     pages: AtomicU64,
-    gone: AtomicU64,
     used: [AtomicU32; AGES],
+    gone: [AtomicU32; AGES],
     open: [AtomicU32; AGES],
 }
 
@@ -63,13 +61,8 @@ pub struct MeasuredCells {
     pub takes: AtomicU64,
     /// Processor time of that, in nanoseconds.
     pub take_cpu_ns: AtomicU64,
-    /// Faults meanwhile that were served by a read from the store, and the time that took in the
-    /// pager.
-    pub fetches: AtomicU64,
-    /// See `fetches`, in nanoseconds.
-    pub fetch_ns: AtomicU64,
-    /// Pages that these faults brought, those that were read ahead included.
-    pub fetched_pages: AtomicU64,
+    /// How long faults waited that were served by a read from the store.
+    pub fetch_waits: Histogram,
     parts: [PartCells; PARTS],
 }
 
@@ -78,8 +71,8 @@ pub struct MeasuredCells {
 pub enum Seen {
     /// It was used so many nanoseconds later.
     Used(u64),
-    /// The program gave it up unused.
-    Gone,
+    /// The program gave it up unused, so many nanoseconds later at most.
+    Gone(u64),
 }
 
 impl MeasuredCells {
@@ -91,12 +84,10 @@ impl MeasuredCells {
             &self.pages_max,
             &self.takes,
             &self.take_cpu_ns,
-            &self.fetches,
-            &self.fetch_ns,
-            &self.fetched_pages,
         ] {
             cell.store(0, Relaxed);
         }
+        self.fetch_waits.clear();
         self.parts.iter().for_each(PartCells::clear);
         self.part_ns.store(part_ns, Relaxed);
         self.began_ns.store(now_ns, Relaxed);
@@ -136,7 +127,7 @@ impl MeasuredCells {
     /// At `at_ns` there were so many pages in use.
     pub fn note_pages(&self, at_ns: u64, pages: u64) {
         let part = self.part(at_ns);
-        part.rounds.fetch_add(1, Relaxed);
+        part.counts.fetch_add(1, Relaxed);
         part.pages.fetch_add(pages, Relaxed);
         self.pages_max.fetch_max(pages, Relaxed);
     }
@@ -144,14 +135,11 @@ impl MeasuredCells {
     /// What became of `count` looks begun at `at_ns`.
     pub fn note_seen(&self, at_ns: u64, seen: Seen, count: u32) {
         let part = self.part(at_ns);
-        match seen {
-            Seen::Used(age) => {
-                part.used[age_class(age)].fetch_add(count, Relaxed);
-            }
-            Seen::Gone => {
-                part.gone.fetch_add(u64::from(count), Relaxed);
-            }
-        }
+        let cell = match seen {
+            Seen::Used(age) => &part.used[age_class(age)],
+            Seen::Gone(age) => &part.gone[age_class(age)],
+        };
+        cell.fetch_add(count, Relaxed);
     }
 
     /// Of the looks begun in each part, those that nothing became of yet, by age.
@@ -183,9 +171,7 @@ impl MeasuredCells {
             one_in: get(&self.one_in),
             takes: get(&self.takes),
             take_cpu_ns: get(&self.take_cpu_ns),
-            fetches: get(&self.fetches),
-            fetch_ns: get(&self.fetch_ns),
-            fetched_pages: get(&self.fetched_pages),
+            fetch_wait_ns: self.fetch_waits.latency().p50,
             parts: self.parts.iter().map(PartCells::read).collect(),
         })
     }
@@ -193,23 +179,21 @@ impl MeasuredCells {
 
 impl PartCells {
     fn clear(&self) {
-        [&self.rounds, &self.pages, &self.gone]
-            .iter()
-            .for_each(|cell| cell.store(0, Relaxed));
-        self.used
-            .iter()
-            .chain(&self.open)
-            .for_each(|cell| cell.store(0, Relaxed));
+        self.counts.store(0, Relaxed);
+        self.pages.store(0, Relaxed);
+        for cell in self.used.iter().chain(&self.gone).chain(&self.open) {
+            cell.store(0, Relaxed);
+        }
     }
 
     fn join(&self, a: &PartCells, b: &PartCells) {
         let sum = |a: &AtomicU64, b: &AtomicU64| a.load(Relaxed).wrapping_add(b.load(Relaxed));
-        self.rounds.store(sum(&a.rounds, &b.rounds), Relaxed);
+        self.counts.store(sum(&a.counts, &b.counts), Relaxed);
         self.pages.store(sum(&a.pages, &b.pages), Relaxed);
-        self.gone.store(sum(&a.gone, &b.gone), Relaxed);
         for class in 0..AGES {
             for (to, a, b) in [
                 (&self.used, &a.used, &b.used),
+                (&self.gone, &a.gone, &b.gone),
                 (&self.open, &a.open, &b.open),
             ] {
                 let sum = a[class].load(Relaxed).wrapping_add(b[class].load(Relaxed));
@@ -221,10 +205,10 @@ impl PartCells {
     fn read(&self) -> Part {
         let counts = |cells: &[AtomicU32; AGES]| cells.iter().map(|c| c.load(Relaxed)).collect();
         Part {
-            rounds: self.rounds.load(Relaxed),
+            counts: self.counts.load(Relaxed),
             pages: self.pages.load(Relaxed),
-            gone: self.gone.load(Relaxed),
             used: counts(&self.used),
+            gone: counts(&self.gone),
             open: counts(&self.open),
         }
     }
@@ -249,14 +233,14 @@ impl OpenLooks {
 /// A part of the time, as read.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Part {
-    /// Counts of the pages in use.
-    pub rounds: u64,
+    /// How often the pages in use were counted.
+    pub counts: u64,
     /// The sum of these counts.
     pub pages: u64,
-    /// Looks at pages that the program gave up.
-    pub gone: u64,
     /// Looks at pages that were used afterwards, by how long that took.
     pub used: Vec<u32>,
+    /// Looks at pages that the program gave up unused, by how long that took.
+    pub gone: Vec<u32>,
     /// Looks at pages that were not used yet, by how long ago that was.
     pub open: Vec<u32>,
 }
@@ -280,12 +264,9 @@ pub struct Measured {
     pub takes: u64,
     /// Processor time of that, in nanoseconds.
     pub take_cpu_ns: u64,
-    /// Faults meanwhile that were served by a read from the store.
-    pub fetches: u64,
-    /// The time that took in the pager, in nanoseconds.
-    pub fetch_ns: u64,
-    /// Pages that these faults brought, those that were read ahead included.
-    pub fetched_pages: u64,
+    /// How long a fault waited that was served by a read from the store: the median, in
+    /// nanoseconds.
+    pub fetch_wait_ns: u64,
     /// In order of time.
     pub parts: Vec<Part>,
 }
@@ -322,21 +303,21 @@ mod tests {
             cells.make_room(1000 + step);
             cells.note_pages(1000 + step, 5);
             cells.note_seen(1000 + step, Seen::Used(step), 1);
-            cells.note_seen(1000 + step, Seen::Gone, 2);
+            cells.note_seen(1000 + step, Seen::Gone(step), 2);
         }
         let measured = cells.read().expect("it began");
-        assert_eq!(measured.part_ns, 160);
+        assert_eq!(measured.part_ns, 80);
         let sums = measured.parts.iter().fold((0, 0, 0, 0), |sums, part| {
-            let used: u32 = part.used.iter().sum();
+            let [used, gone] = [&part.used, &part.gone].map(|all| all.iter().sum::<u32>());
             (
-                sums.0 + part.rounds,
+                sums.0 + part.counts,
                 sums.1 + part.pages,
-                sums.2 + part.gone,
+                sums.2 + gone,
                 sums.3 + used,
             )
         });
         assert_eq!(sums, (1000, 5000, 2000, 1000));
-        assert_eq!(measured.parts[0].rounds, 160);
-        assert_eq!(measured.parts[6].rounds, 40);
+        assert_eq!(measured.parts[0].counts, 80);
+        assert_eq!(measured.parts[12].counts, 40);
     }
 }

@@ -11,6 +11,7 @@
 //! Where the files of a run are is in [`files`].
 pub mod environment;
 pub mod files;
+pub mod histogram;
 pub mod ledger;
 pub mod loss;
 pub mod measured;

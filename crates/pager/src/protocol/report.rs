@@ -7,7 +7,10 @@
 //! which outlives the process).
 use serde::{Deserialize, Serialize};
 
-use super::measured::DELIVERY_NS;
+/// What a fault's way to the pager and back is taken to be, which the pager does not see: into the
+/// kernel, two threads woken, and out. An assumption, of what a fault costs in all
+/// (docs/decisions/0063-where-a-faults-time-goes.md).
+pub const DELIVERY_NS: u64 = 5_000;
 
 /// Statistics of one process or region. Byte counts are bytes, times nanoseconds unless the name
 /// says otherwise.
