@@ -305,7 +305,10 @@ impl<'b> Parts<'b> {
                     volume => Place::Volume { volume, page },
                 },
             };
-            let is_there = volume == ZEROS || u64::from(volume) < volumes;
+            let is_there = match volume {
+                ZEROS => page == 0,
+                volume => u64::from(volume) < volumes,
+            };
             if pages == 0 || !is_there || run.next().is_none() {
                 return Err(format!(
                     "a run of {name} is of {pages} pages from page {page} of volume {volume}, and \

@@ -330,13 +330,14 @@ mod tests {
             write(&[(PAGES, 9), (NAMES, 1)], &[(0, 0), (0, 1), (1, 0)]),
             Ok(2)
         );
-        for (regions, pages, expected) in [
-            (&[(PAGES, 9)][..], &[(0, 0)][..], "two regions"),
+        let cases: [(&[(&str, u64)], &[(u32, u64)], &str); 5] = [
+            (&[(PAGES, 9)], &[(0, 0)], "two regions"),
             (&[(PAGES, 9), ("other", 1)], &[], "are others"),
             (&[(PAGES, 1 << 40), (NAMES, 1)], &[], "are others"),
             (&[(PAGES, 9), (NAMES, 1)], &[(0, 1)], "missing"),
             (&[(PAGES, 9), (NAMES, 1)], &[(0, 0), (0, 2)], "missing"),
-        ] {
+        ];
+        for (regions, pages, expected) in cases {
             let why = write(regions, pages).unwrap_err();
             assert!(why.contains(expected) && why.contains("other: "), "{why}");
         }

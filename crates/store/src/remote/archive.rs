@@ -3,9 +3,9 @@
 //!
 //! A [`Store`](crate::Store) knows where its pages are in its own memory, has a key there, and
 //! takes its pages away in the end. An *entry* of an archive needs none of that: it has a name, is
-//! written once from front to back, and is listed once it is whole. It uses the same engine:
-//! pieces of the stream are blobs, numbered as slots are. Until an entry is whole it belongs to an owner, as the
-//! pages of a store do, so that whoever clears up finds what a killed process left.
+//! written once from front to back, and is listed once it is whole. It uses the same engine: pieces
+//! of the stream are blobs, numbered as slots are. Until an entry is whole it belongs to an owner,
+//! as the pages of a store do, so that whoever clears up finds what a killed process left.
 
 use super::engine::{Blob, Engine, FETCH_MAX, remove_all};
 use super::owner::Owner;
