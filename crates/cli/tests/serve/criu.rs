@@ -60,7 +60,7 @@ pub fn memory(pages: u64) -> Guest {
 }
 
 /// The command over the dump in `place`.
-pub fn serve(place: tempfile::TempDir, options: &[&str]) -> Server {
+fn serve(place: tempfile::TempDir, options: &[&str]) -> Server {
     let arguments = ["criu", "--images-dir", ".", "--status", "status"];
     let arguments = [&arguments[..], options].concat();
     Server::start(place, &arguments, "can be restored")

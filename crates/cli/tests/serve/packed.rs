@@ -2,10 +2,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use super::criu::{FINISHED, Restore, able_to_follow, is_fine, memory, serve};
+use super::criu::{FINISHED, Restore, able_to_follow, is_fine, memory};
 use super::dump::{self, LAZY, PRESENT};
 use super::guest::{Guest, within_time};
-use super::server::PAGETIDE;
+use super::server::{PAGETIDE, Server};
 use super::servers::Valkey;
 
 const PAGES: u64 = 700;
@@ -54,10 +54,9 @@ fn said(output: &Output) -> String {
 fn restored(images: &Path, mut task: Guest, options: &[&str]) {
     let place = tempfile::tempdir().unwrap();
     let images = images.to_str().unwrap();
-    let server = serve(
-        place,
-        &[&["--images-dir", images, "-W", "."], options].concat(),
-    );
+    let arguments = ["criu", "--images-dir", images, "-W", "."];
+    let arguments = [&arguments[..], options].concat();
+    let server = Server::start(place, &arguments, "can be restored");
     let restore = Restore::connect(&server);
     restore.task(101, &mut task);
     let task = within_time(move || {
