@@ -30,7 +30,7 @@ pub enum ServeCommand {
     Firecracker(Firecracker),
     /// Give processes that CRIU restores lazily their memory: in place of `criu lazy-pages`
     #[command(long_about = criu::ABOUT, after_help = crate::exit::OF_SERVE_CRIU)]
-    Criu(criu::Criu),
+    Criu(Box<criu::Criu>),
 }
 
 const FIRECRACKER_ABOUT: &str = "\
