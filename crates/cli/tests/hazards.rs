@@ -165,7 +165,8 @@ macro_rules! all_hazards {
             give_up_without_pause fd_count_visible fork_after_growing fork_blocked_signals fork_deep
             fork_discard fork_exec fork_fifty
             fork_from_thread fork_malloc_threads fork_other_tables fork_parent_first fork_slow_child
-            fork_verify fork_while_unmapping fork_while_writing handler_touches_paged io_uring_read
+            fork_verify fork_while_unmapping fork_while_writing handler_touches_paged
+            heap_in_small_steps io_uring_read
             madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten madvise_hints
             main_thread_exits malloc_patterns many_mappings map_fixed_over_part map_populate
             memory_calls_at_random mlock_part mprotect_none mprotect_readonly mprotect_rwx

@@ -9,6 +9,7 @@ use crate::mask::{self, Masked};
 use crate::page::{PAGE_SIZE, PageNumber, PageRange};
 use crate::syscall::syscall;
 
+const SYS_BRK: usize = 12;
 const SYS_MADVISE: usize = 28;
 const SYS_PROCESS_MADVISE: usize = 440;
 const MADV_DONTNEED: usize = 4;
@@ -20,6 +21,13 @@ const MADV_POPULATE_WRITE: usize = 23;
 fn madvise(range: PageRange, advice: usize) -> Result<(), Errno> {
     // SAFETY: only reached from the functions below, each of which answers for its advice.
     unsafe { syscall(SYS_MADVISE, [range.address(), range.bytes(), advice]) }.map(drop)
+}
+
+/// The page after the heap that `brk` grows, as far as there is one.
+pub fn heap_end() -> PageNumber {
+    // SAFETY: a break of 0 is refused: the call changes nothing and says what the break is.
+    let end = unsafe { syscall(SYS_BRK, [0]) }.unwrap_or(0);
+    PageNumber(end.div_ceil(PAGE_SIZE) as u64)
 }
 
 /// Empties `range`: its pages are gone, and missing when next touched. On a userfaultfd with remove

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use pagetide_kernel::maps::{Backing, Maps};
+use pagetide_kernel::memory::heap_end;
 use pagetide_kernel::procfs::{self, Sizes};
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::{Urgency, set_urgency};
-use pagetide_kernel::{PAGE_SIZE, PageRange};
+use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_pager::requests::{Completion, Request};
 use rustix::io::Errno;
 
@@ -31,6 +32,16 @@ const GROWING_TICKS: u32 = 32;
 const FULL_SCAN_NS: u64 = 40_000_000;
 /// Looks at most, one after another, when what is to be attached changes all the time.
 const ATTACH_ROUNDS: u32 = 4;
+
+/// `piece` without the heap's last page, which stays the kernel's. What `brk` adds becomes one
+/// mapping with it, and with the rest of the heap once that is attached. Memory that is added
+/// beside registered memory would stay a mapping of its own, 132 KiB at a time, of which a process
+/// may have 65 530.
+fn without_edge(piece: PageRange, heap_end: PageNumber) -> Option<PageRange> {
+    let is_edge = piece.end == heap_end;
+    let end = PageNumber(piece.end.0 - u64::from(is_edge));
+    (piece.start < end).then_some(PageRange { end, ..piece })
+}
 
 /// The scanner thread's own state.
 pub struct Scanner {
@@ -181,10 +192,12 @@ impl Scanner {
         spans.extend(self.retry.for_now(self.last_scan_ns));
         spans.sort_unstable_by_key(|s| s.start);
         let over = self.agent.config.wishes.mappings_over_bytes;
+        let heap_end = heap_end();
         let _ = maps.for_each(|mapping| {
             let bytes = mapping.range.pages() * PAGE_SIZE as u64;
             if mapping.backing == Backing::Anonymous && bytes > over {
-                each_unknown(mapping.range, &spans, |piece| fresh.push(piece));
+                let mut add = |piece| fresh.extend(without_edge(piece, heap_end));
+                each_unknown(mapping.range, &spans, &mut add);
             }
         });
         fresh

@@ -8,18 +8,16 @@
 //!
 //! Where all that a client needs is to come ([`Plan::until_whole`]), its service ends with the last
 //! page; else with the client.
-use std::os::fd::AsFd;
+mod lost;
+mod waiting;
+
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use pagetide_kernel::PageRange;
 use pagetide_kernel::peer::Peer;
 use pagetide_kernel::uffd::{Uffd, feature};
-use pagetide_kernel::{PageNumber, PageRange};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::Errno;
-use rustix::time::Timespec;
 
 use crate::counters::{Counters, Histogram, count};
 use crate::fill::{Fill, Next, Why};
@@ -27,7 +25,7 @@ use crate::inbox::{Fault, Inbox, MESSAGES};
 use crate::install::{Failure, Installer, Put};
 use crate::memory::{Area, Memory};
 use crate::moment::Moment;
-use crate::plan::{Beyond, OnLost, Plan};
+use crate::plan::{Beyond, Plan};
 use crate::record::Recorder;
 use crate::source::{Buffer, Source, SourceError};
 
@@ -40,18 +38,6 @@ const LATER_MAX: Duration = Duration::from_millis(50);
 const IDLE_FAULTS_MAX: u32 = 100_000;
 /// How long the system may be without memory for a page that is waited for.
 const NO_MEMORY_MAX: Duration = Duration::from_secs(10);
-
-/// Lost pages of a client that are told of one by one.
-const LOST_TOLD: u64 = 8;
-/// How often a client is looked after whose end nobody tells of.
-const LOOK: Duration = Duration::from_secs(1);
-/// How long marking what is lost may wait for events, at the end.
-const LEAVING_MAX: Duration = Duration::from_secs(4);
-/// Everything.
-const ALL: PageRange = PageRange {
-    start: PageNumber(0),
-    end: PageNumber(u64::MAX),
-};
 
 /// Features with which a client may protect memory by the same userfaultfd: it is never released.
 const PROTECTING: u64 = feature::PAGEFAULT_FLAG_WP
@@ -74,6 +60,16 @@ pub enum End {
     Lost(String),
     /// Its userfaultfd cannot be read any more.
     Broken(String),
+}
+
+/// What waiting came to.
+enum Woken {
+    /// Something may have happened.
+    Usable,
+    /// The client is gone.
+    Gone,
+    /// The userfaultfd is one that blocks, which its owner can make it at any time.
+    Blocking,
 }
 
 /// The process that handed a client over, which is the client itself.
@@ -421,58 +417,6 @@ impl Client {
         }
     }
 
-    /// Pages that nobody waits for cannot be had.
-    fn miss(
-        &mut self,
-        area: Area,
-        why: Why,
-        error: &SourceError,
-        say: &dyn Fn(&str),
-    ) -> Result<Option<Duration>, Failure> {
-        let first = area.range.address();
-        // Those that can be had are told from those that cannot.
-        if area.range.pages() > area.unit && self.service.plan.until_whole {
-            self.fill.halves_again(area, why);
-            return Ok(Some(Duration::ZERO));
-        }
-        if self.service.plan.on_lost == OnLost::Poison {
-            match self.installer.poison(area) {
-                Ok(Put::Done) => {
-                    count(&self.service.counters.lost_pages, area.unit);
-                    self.tell_of_lost(first, error, say);
-                    return Ok(Some(Duration::ZERO));
-                }
-                Ok(_) => {
-                    self.fill.again(area, why);
-                    self.wait_longer();
-                    return Ok(Some(self.later));
-                }
-                Err(Failure::Gone) => return Err(Failure::Gone),
-                Err(Failure::Lost(_)) => {}
-            }
-        }
-        // It matters once somebody waits for it.
-        if std::mem::replace(&mut self.whole, false) {
-            say(&format!(
-                "pages from {first:#x} on were not brought: {error}"
-            ));
-        }
-        Ok(Some(Duration::ZERO))
-    }
-
-    /// Of many that are lost, the first are told of.
-    fn tell_of_lost(&self, address: usize, why: &SourceError, say: &dyn Fn(&str)) {
-        let lost = self.service.counters.lost_pages.load(Relaxed);
-        if lost <= LOST_TOLD {
-            say(&format!(
-                "the page at {address:#x} is lost, whoever touches it gets SIGBUS: {why}"
-            ));
-        }
-        if lost == LOST_TOLD {
-            say("more lost pages are not told of");
-        }
-    }
-
     /// Once all is there the client needs nobody: what it gives up from now on the kernel fills
     /// with zeros by itself.
     fn release_if_whole(&mut self) {
@@ -496,154 +440,6 @@ impl Client {
             self.released = true;
         }
     }
-
-    /// The end of all has come: a client that has all its pages goes on without anybody. Another
-    /// would be left waiting at its next missing page, so pages are lost to it now.
-    fn leave(mut self, say: &dyn Fn(&str)) -> End {
-        self.release();
-        if self.released || self.service.plan.on_lost == OnLost::Leave {
-            return End::Told;
-        }
-        match &self.owner {
-            Some(owner) => match owner.peer.kill() {
-                Ok(()) => End::Lost("it was killed, as not all of its pages are there".into()),
-                // It has ended just now.
-                Err(Errno::SRCH) => End::Gone,
-                Err(errno) => {
-                    say(&format!(
-                        "it could not be killed ({errno}), and misses pages"
-                    ));
-                    End::Told
-                }
-            },
-            None => self.poison_absent(),
-        }
-    }
-
-    /// Marks all pages that are not there as lost.
-    fn poison_absent(&mut self) -> End {
-        let until = Instant::now() + LEAVING_MAX;
-        let mut lost = 0;
-        while let Some(area) = self.installer.memory.absent_in(ALL, 512) {
-            if Instant::now() > until {
-                return End::Broken("it did not hold still at the end, and misses pages".into());
-            }
-            let _ = self.inbox.read(&mut self.installer);
-            let put = match self.settle() {
-                true => self.installer.poison(area),
-                false => Ok(Put::Later),
-            };
-            match put {
-                Ok(Put::Done) => lost += area.range.pages(),
-                Ok(_) => std::thread::sleep(LATER),
-                Err(Failure::Gone) => return End::Gone,
-                Err(Failure::Lost(error)) => {
-                    return End::Broken(format!("it misses pages, which will be zeros: {error}"));
-                }
-            }
-        }
-        count(&self.service.counters.lost_pages, lost);
-        End::Lost(format!(
-            "{lost} pages did not come; SIGBUS is what they give"
-        ))
-    }
-
-    /// A page cannot be had. `Some`: the client's service is over.
-    fn lose(&mut self, why: &SourceError, say: &dyn Fn(&str)) -> Option<End> {
-        let fault = self.inbox.faults.front().copied()?;
-        let text = format!("the page at {:#x} is lost: {why}", fault.page.address());
-        if self.service.plan.on_lost == OnLost::Poison
-            && let Some(unit) = self.installer.memory.unit_of(fault.page)
-        {
-            match self.installer.poison(unit) {
-                Ok(Put::Done) => {
-                    self.inbox.faults.pop_front();
-                    count(&self.service.counters.lost_pages, 1);
-                    self.tell_of_lost(unit.range.address(), why, say);
-                    return None;
-                }
-                // The fault stays, and is tried again.
-                Ok(_) => {
-                    std::thread::sleep(LATER);
-                    return None;
-                }
-                Err(Failure::Gone) => return Some(End::Gone),
-                Err(Failure::Lost(_)) => {}
-            }
-        }
-        self.inbox.faults.pop_front();
-        count(&self.service.counters.lost_pages, 1);
-        self.whole = false;
-        let Some(owner) = self
-            .owner
-            .as_ref()
-            .filter(|_| self.service.plan.on_lost == OnLost::Kill)
-        else {
-            say(&format!("{text}; whoever waits for it is left waiting"));
-            return None;
-        };
-        match owner.peer.kill() {
-            Ok(()) => Some(End::Lost(format!("{text}; the client was killed"))),
-            Err(errno) => {
-                say(&format!("{text}; the client could not be killed ({errno})"));
-                None
-            }
-        }
-    }
-
-    /// Waits for a message, or the end of the client or of all; at most `wait`.
-    fn wait(&mut self, ending: &Moment, wait: Option<Duration>) -> Woken {
-        // Of a client that has not connected itself, nobody tells the end.
-        let look = wait.is_none() && self.owner.is_none();
-        let wait = if look { Some(LOOK) } else { wait };
-        let timeout = wait.map(|wait| Timespec {
-            tv_sec: wait.as_secs() as i64,
-            tv_nsec: i64::from(wait.subsec_nanos()),
-        });
-        let mut fds = vec![
-            PollFd::new(&self.installer.uffd, PollFlags::IN),
-            PollFd::new(ending, PollFlags::IN),
-        ];
-        let begins = self.service.begins.as_ref();
-        if let Some(begins) = begins.filter(|moment| !moment.has_come()) {
-            fds.push(PollFd::new(&**begins, PollFlags::IN));
-        }
-        let first_of_owner = fds.len();
-        if let Some(owner) = self.owner.as_ref().filter(|_| !self.closed) {
-            fds.push(PollFd::new(&owner.connection, PollFlags::RDHUP));
-        }
-        let pidfd = self.owner.as_ref().and_then(|owner| owner.peer.pidfd());
-        let pidfd = pidfd.filter(|_| !self.exited);
-        if let Some(pidfd) = pidfd {
-            fds.push(PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN));
-        }
-        let Ok(ready) = poll(&mut fds, timeout.as_ref()) else {
-            return Woken::Usable;
-        };
-        let blocks = fds[0].revents().contains(PollFlags::ERR);
-        let mut ended = fds[first_of_owner..]
-            .iter()
-            .map(|fd| !fd.revents().is_empty());
-        let closed = self.owner.is_some() && !self.closed && ended.next() == Some(true);
-        let exited = pidfd.is_some() && ended.next() == Some(true);
-        self.closed |= closed;
-        self.exited |= exited;
-        match ready {
-            _ if blocks => Woken::Blocking,
-            0 if look && self.installer.is_gone() => Woken::Gone,
-            _ => Woken::Usable,
-        }
-    }
-}
-
-/// What waiting came to.
-enum Woken {
-    /// Something may have happened.
-    Usable,
-    /// The client is gone.
-    Gone,
-    /// The userfaultfd is one that blocks, which its owner can make it at any time.
-    Blocking,
 }
 
 #[cfg(test)]

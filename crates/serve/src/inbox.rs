@@ -253,9 +253,11 @@ impl Followed for Following<'_> {
         self.installer.uffd.wake(from);
     }
 
+    #[allow(unsafe_code)]
     fn forked(&mut self, child: RawFd) {
         count(&self.counters().forks, 1);
-        let child = self.installer.child(child);
+        // SAFETY: the log acts once on each event, and all it has were read from this userfaultfd.
+        let child = unsafe { self.installer.child(child) };
         self.forked.push(child);
     }
 }

@@ -231,8 +231,11 @@ impl Installer {
     }
 
     /// The userfaultfd of a forked child of the client's.
-    pub fn child(&self, number: RawFd) -> Uffd {
-        // SAFETY: called once with each number that was read from this userfaultfd.
+    ///
+    /// # Safety
+    /// `number` was read from this client's userfaultfd, and this is called once with it.
+    pub unsafe fn child(&self, number: RawFd) -> Uffd {
+        // SAFETY: by the caller's word.
         unsafe { self.uffd.of_child(number) }
     }
 

@@ -252,15 +252,7 @@ impl EventLog {
     /// known here: in the kernel it has. Its words would else be emptied with those of what
     /// arrived. So the event of its leaving is looked for, and comes before its turn.
     fn wait_until_vacated(&mut self, target: PageRange, memory: &mut impl Memory) {
-        while let Some(old) = memory.first_managed_in(target) {
-            // Of what is known there and was heard to be unmapped, that was true.
-            let unmapped = take_out(&mut self.doubtful, target);
-            if !unmapped.is_empty() {
-                unmapped
-                    .into_iter()
-                    .for_each(|part| self.unmap(part, memory));
-                continue;
-            }
+        while let Some(old) = self.first_undoubted_in(target, memory) {
             let takes_old = |event: &Event| match event {
                 Event::Unmap(range) | Event::Remap { from: range, .. } => meets(*range, old),
                 _ => false,
@@ -272,7 +264,22 @@ impl EventLog {
                 self.unmap(old, memory);
             }
         }
-        take_out(&mut self.doubtful, target);
+        // Of what is known there still and was heard to be unmapped, that was true.
+        for part in take_out(&mut self.doubtful, target) {
+            self.unmap(part, memory);
+        }
+    }
+
+    /// The first part of `range` that is known to be managed and was not heard to be unmapped.
+    fn first_undoubted_in(&self, range: PageRange, memory: &impl Memory) -> Option<PageRange> {
+        let mut first = None;
+        let doubtful = self.doubtful.iter().map(|part| part.intersection(range));
+        let mut doubtful: Vec<PageRange> = doubtful.filter(|part| !part.is_empty()).collect();
+        doubtful.sort_unstable_by_key(|part| part.start);
+        each_gap(range, doubtful.into_iter(), |gap| {
+            first = first.or_else(|| memory.first_managed_in(gap));
+        });
+        first
     }
 
     /// Acts before its turn on event `at`, which says that memory leaves; on an unmapping as far as

@@ -35,10 +35,10 @@ impl Pager {
     /// Divides the bound, if there is one, between resident pages and the store as things are.
     /// Allocates nothing.
     pub fn divide_memory(&self) {
-        let (store, budget) = (self.stores.active(), &self.budget);
         let Some(bound) = self.footprint.bound() else {
             return;
         };
+        let (store, budget) = (self.stores.active(), &self.budget);
         let seen = Seen {
             bound,
             most: self.ceiling.load(Relaxed),
@@ -77,13 +77,9 @@ impl Pager {
     /// Whether no more is resident than may be, and, with a bound on all memory, no more in memory.
     pub fn is_bound_kept(&self) -> bool {
         let in_all = || {
-            let shared = self
-                .stores
-                .active()
-                .usage()
-                .shared_bytes
-                .div_ceil(PAGE_BYTES);
-            self.budget.resident_in_all() + self.footprint.others() + shared
+            let stored = self.stores.active().usage().shared_bytes;
+            let resident = self.budget.resident_in_all();
+            resident + self.footprint.others() + stored.div_ceil(PAGE_BYTES)
         };
         let bound = self.footprint.bound();
         self.budget.is_kept() && bound.is_none_or(|bound| in_all() <= bound)

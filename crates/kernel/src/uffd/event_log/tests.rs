@@ -148,3 +148,31 @@ fn what_is_moved_over_other_memory_and_on_keeps_its_words() {
     assert_eq!(log.settle(&mut model), Settled::Now);
     assert_eq!(model.known, model.there);
 }
+
+#[test]
+fn memory_in_doubt_that_moved_on_before_more_arrives_keeps_its_words() {
+    // The unmapping reaches to where block 1 arrives, and is heard after it. Before block 1 is
+    // heard to have moved on, block 3 is heard to have arrived there.
+    let over = false;
+    let calls = vec![
+        Call::Unmap { place: 5, pages: 4 },
+        Call::Move {
+            from: 1,
+            to: 6,
+            over,
+        },
+        Call::Unmap { place: 2, pages: 1 },
+        Call::Move {
+            from: 6,
+            to: 0,
+            over: true,
+        },
+        Call::Move {
+            from: 3,
+            to: 6,
+            over,
+        },
+    ];
+    // From the last: the second thread's event, then twice the first's, then the second's.
+    run(calls, vec![1, 0, 0, 1]);
+}
