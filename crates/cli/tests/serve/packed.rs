@@ -69,6 +69,21 @@ fn restored(images: &Path, mut task: Guest, options: &[&str]) {
     within_time(move || task.verify(0, PAGES, 0));
 }
 
+/// What `serve criu` says that cannot begin.
+fn refused(images: &Path, options: &[&str]) -> String {
+    let mut command = Command::new(PAGETIDE);
+    command.args(["serve", "criu", "-D"]).arg(images);
+    let output = command.args(options).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    said(&output)
+}
+
+fn clear_up(store: &str) {
+    let mut command = Command::new(PAGETIDE);
+    let output = command.args(["store", "gc", store]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
 /// Packs, copies the images without pages, and restores from the copy.
 fn packs_and_restores(store: &str) {
     let place = tempfile::tempdir().unwrap();
@@ -115,16 +130,8 @@ fn a_dump_is_restored_from_a_directory() {
     );
     let moved = place.path().join("moved");
     std::fs::rename(&store, &moved).unwrap();
-    let output = Command::new(PAGETIDE)
-        .args(["serve", "criu", "-D"])
-        .arg(&images)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(4), "{output:?}");
-    assert!(
-        said(&output).contains("--store names another place"),
-        "{output:?}"
-    );
+    let why = refused(&images, &[]);
+    assert!(why.contains("--store names another place"), "{why}");
     restored(
         &images,
         task,
@@ -144,11 +151,7 @@ fn a_dump_is_restored_from_a_server() {
     assert_eq!(server.cli(&["HLEN", "dumps:archive"]), "1");
     // A run that clears up after the dead leaves it alone.
     let keys = server.keys();
-    let cleared = Command::new(PAGETIDE)
-        .args(["store", "gc", &server.uri("prefix=dumps")])
-        .output()
-        .unwrap();
-    assert!(cleared.status.success());
+    clear_up(&server.uri("prefix=dumps"));
     assert_eq!(server.keys(), keys);
 }
 
@@ -167,13 +170,8 @@ fn a_page_that_the_server_lost_is_lost() {
     let key = server.cli(&["--scan", "--pattern", "pagetide:*:0"]);
     assert_eq!(server.cli(&["DEL", &key]), "1");
     // The beginning is missed before anything is restored.
-    let output = Command::new(PAGETIDE)
-        .args(["serve", "criu", "-D"])
-        .arg(&images)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(4), "{output:?}");
-    assert!(said(&output).contains("no longer has it"), "{output:?}");
+    let why = refused(&images, &[]);
+    assert!(why.contains("no longer has it"), "{why}");
     // It is put again.
     let output = pack(&images, &server.uri(""), &[]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -258,11 +256,7 @@ fn kill_at_the_server(server: &Valkey, images: &Path) {
     child.wait().unwrap();
     server.signal("CONT");
     assert_eq!(server.cli(&["HLEN", "pagetide:archive"]), "0");
-    let cleared = Command::new(PAGETIDE)
-        .args(["store", "gc", &server.uri("")])
-        .output()
-        .unwrap();
-    assert!(cleared.status.success(), "{cleared:?}");
+    clear_up(&server.uri(""));
     assert_eq!(server.keys(), 0);
 }
 
@@ -326,14 +320,6 @@ fn what_cannot_be_packed_is_said_with_its_own_code() {
         assert!(said(&output).contains(expected), "{output:?}");
     }
     // A store is named where nothing was packed.
-    let output = Command::new(PAGETIDE)
-        .args(["serve", "criu", "--store", &store, "-D"])
-        .arg(&images)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(4), "{output:?}");
-    assert!(
-        said(&output).contains("has no pagetide.pages"),
-        "{output:?}"
-    );
+    let why = refused(&images, &["--store", &store]);
+    assert!(why.contains("has no pagetide.pages"), "{why}");
 }

@@ -9,8 +9,8 @@ use super::index::{Index, Place};
 use super::shelf::{Shelf, Stored};
 use super::volume::Volume;
 use crate::source::blocks::Blocks;
-use crate::source::look_up::{LookUp, fill, part_of_block, piece};
-use crate::source::{Buffer, Piece, Source, SourceError};
+use crate::source::look_up::{LookUp, part_of_block};
+use crate::source::{Buffer, SourceError};
 
 /// The pages of images that were packed: those that an index tells of, and their volumes.
 pub struct Packed {
@@ -101,13 +101,13 @@ impl PackedFile {
     }
 }
 
-impl Source for PackedFile {
-    fn pages(&self) -> u64 {
+impl LookUp for PackedFile {
+    fn page_count(&self) -> u64 {
         self.file().pages()
     }
 
     /// Of where its pages are, which are others only if they have other contents.
-    fn id(&self) -> SnapshotId {
+    fn known_as(&self) -> SnapshotId {
         let mut hash = Xxh3::new();
         self.packed
             .index
@@ -126,26 +126,6 @@ impl Source for PackedFile {
         SnapshotId(hash.digest128().to_le_bytes())
     }
 
-    fn read<'b>(
-        &'b self,
-        first: u64,
-        most: u64,
-        buffer: &'b mut Buffer,
-    ) -> Result<Piece<'b>, SourceError> {
-        piece(self, first, most, buffer)
-    }
-
-    fn read_into(
-        &self,
-        first: u64,
-        into: &mut [u8],
-        buffer: &mut Buffer,
-    ) -> Result<(), SourceError> {
-        fill(self, first, into, buffer)
-    }
-}
-
-impl LookUp for PackedFile {
     fn look_up<'b>(
         &self,
         first: u64,

@@ -244,6 +244,11 @@ mod tests {
     use pagetide_track::snapshot::sink::FileSink;
     use std::path::Path;
 
+    /// Names and pages.
+    type Regions<'r> = &'r [(&'r str, u64)];
+    /// Regions and pages of theirs.
+    type Numbers<'n> = &'n [(u32, u64)];
+
     fn page(number: u32) -> Vec<u8> {
         let words = (0..PAGE_SIZE as u32 / 4).map(|word| number * 7919 + word / 8 + 1);
         words.flat_map(u32::to_le_bytes).collect()
@@ -308,7 +313,7 @@ mod tests {
     fn other_snapshots_are_no_volumes() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("other");
-        let write = |regions: &[(&str, u64)], pages: &[(u32, u64)]| {
+        let write = |regions: Regions<'_>, pages: Numbers<'_>| {
             let region = |(name, pages): &(&str, u64)| RegionEntry {
                 name: (*name).to_owned(),
                 address: 0,
@@ -330,7 +335,7 @@ mod tests {
             write(&[(PAGES, 9), (NAMES, 1)], &[(0, 0), (0, 1), (1, 0)]),
             Ok(2)
         );
-        let cases: [(&[(&str, u64)], &[(u32, u64)], &str); 5] = [
+        let cases: [(Regions<'_>, Numbers<'_>, &str); 5] = [
             (&[(PAGES, 9)], &[(0, 0)], "two regions"),
             (&[(PAGES, 9), ("other", 1)], &[], "are others"),
             (&[(PAGES, 1 << 40), (NAMES, 1)], &[], "are others"),

@@ -1,16 +1,23 @@
 //! What images of blocks have in common: pages are found in pieces, and read into memory that can
 //! be borrowed.
-use pagetide_kernel::PAGE_SIZE;
-use pagetide_track::Image;
-use pagetide_track::snapshot::image::ImageRun;
-
+use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::blocks::{Block, Blocks, Key};
-use super::{Buffer, Bytes, Piece, SourceError};
+use pagetide_kernel::PAGE_SIZE;
+use pagetide_track::snapshot::image::ImageRun;
+use pagetide_track::{Image, SnapshotId};
 
-/// Finds pages of an image.
-pub(crate) trait LookUp {
+use super::blocks::{Block, Blocks, Key};
+use super::{Buffer, Bytes, Piece, Source, SourceError};
+
+/// An image whose pages are found in pieces; it is a [`Source`] then.
+pub(crate) trait LookUp: Debug + Send + Sync {
+    /// [`Source::pages`].
+    fn page_count(&self) -> u64;
+
+    /// [`Source::id`].
+    fn known_as(&self) -> SnapshotId;
+
     /// How many pages from `first` on come in one piece, at most `most`, and their bytes unless
     /// they are zeros.
     fn look_up<'b>(
@@ -21,36 +28,44 @@ pub(crate) trait LookUp {
     ) -> Result<(u64, Option<&'b [u8]>), SourceError>;
 }
 
-/// [`Source::read`](super::Source::read) of such an image.
-pub(crate) fn piece<'b>(
-    image: &impl LookUp,
-    first: u64,
-    most: u64,
-    buffer: &'b mut Buffer,
-) -> Result<Piece<'b>, SourceError> {
-    let (pages, bytes) = image.look_up(first, most, buffer)?;
-    Ok(bytes.map_or(Piece::Zeros(pages), |bytes| Piece::Bytes(Bytes::of(bytes))))
-}
-
-/// [`Source::read_into`](super::Source::read_into) of such an image.
-pub(crate) fn fill(
-    image: &impl LookUp,
-    mut first: u64,
-    into: &mut [u8],
-    buffer: &mut Buffer,
-) -> Result<(), SourceError> {
-    let mut rest = into;
-    while !rest.is_empty() {
-        let most = (rest.len() / PAGE_SIZE) as u64;
-        let (pages, bytes) = image.look_up(first, most, buffer)?;
-        let (now, later) = rest.split_at_mut(pages as usize * PAGE_SIZE);
-        match bytes {
-            Some(bytes) => now.copy_from_slice(bytes),
-            None => now.fill(0),
-        }
-        (first, rest) = (first + pages, later);
+impl<I: LookUp> Source for I {
+    fn pages(&self) -> u64 {
+        self.page_count()
     }
-    Ok(())
+
+    fn id(&self) -> SnapshotId {
+        self.known_as()
+    }
+
+    fn read<'b>(
+        &'b self,
+        first: u64,
+        most: u64,
+        buffer: &'b mut Buffer,
+    ) -> Result<Piece<'b>, SourceError> {
+        let (pages, bytes) = self.look_up(first, most, buffer)?;
+        Ok(bytes.map_or(Piece::Zeros(pages), |bytes| Piece::Bytes(Bytes::of(bytes))))
+    }
+
+    fn read_into(
+        &self,
+        first: u64,
+        into: &mut [u8],
+        buffer: &mut Buffer,
+    ) -> Result<(), SourceError> {
+        let (mut first, mut rest) = (first, into);
+        while !rest.is_empty() {
+            let most = (rest.len() / PAGE_SIZE) as u64;
+            let (pages, bytes) = self.look_up(first, most, buffer)?;
+            let (now, later) = rest.split_at_mut(pages as usize * PAGE_SIZE);
+            match bytes {
+                Some(bytes) => now.copy_from_slice(bytes),
+                None => now.fill(0),
+            }
+            (first, rest) = (first + pages, later);
+        }
+        Ok(())
+    }
 }
 
 /// The bytes of `pages` pages of `run`, from its page `offset` on. Its block is known as `key`

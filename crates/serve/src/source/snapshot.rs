@@ -7,8 +7,8 @@ use pagetide_track::snapshot::format::ZEROS;
 use pagetide_track::{Image, SnapshotId};
 
 use super::blocks::Blocks;
-use super::look_up::{LookUp, fill, part_of_block, piece};
-use super::{Buffer, Piece, Source, SourceError};
+use super::look_up::{LookUp, part_of_block};
+use super::{Buffer, SourceError};
 
 /// See the module's text.
 pub struct SnapshotImage {
@@ -39,36 +39,16 @@ impl fmt::Debug for SnapshotImage {
     }
 }
 
-impl Source for SnapshotImage {
-    fn pages(&self) -> u64 {
+impl LookUp for SnapshotImage {
+    fn page_count(&self) -> u64 {
         self.pages
     }
 
-    fn id(&self) -> SnapshotId {
+    fn known_as(&self) -> SnapshotId {
         let newest = self.image.files().first();
         newest.map_or(SnapshotId::NONE, |file| file.header().id)
     }
 
-    fn read<'b>(
-        &'b self,
-        first: u64,
-        most: u64,
-        buffer: &'b mut Buffer,
-    ) -> Result<Piece<'b>, SourceError> {
-        piece(self, first, most, buffer)
-    }
-
-    fn read_into(
-        &self,
-        first: u64,
-        into: &mut [u8],
-        buffer: &mut Buffer,
-    ) -> Result<(), SourceError> {
-        fill(self, first, into, buffer)
-    }
-}
-
-impl LookUp for SnapshotImage {
     fn look_up<'b>(
         &self,
         first: u64,
@@ -95,6 +75,7 @@ impl LookUp for SnapshotImage {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Piece;
     use super::*;
     use pagetide_kernel::PAGE_SIZE;
     use pagetide_track::snapshot::format::RegionEntry;
