@@ -2,14 +2,17 @@
 """`pagetide serve criu` with CRIU itself: real programs are dumped and restored lazily.
 
 usage: run.py --pagetide PATH --work DIRECTORY [--criu 4.1 4.2] [--megabytes N] [--bench RUNS]
+       [--twice SECONDS]
 
 CRIU's packages are unpacked below DIRECTORY and run from there; nothing of the system is replaced.
 Two programs are restored with each version, and every byte of theirs is verified: one in Python,
-and a Redis. Then CRIU's own tests of lazy restores run, those that its daemon passes. What cannot
+and a Redis; both from images, and from a store that their pages were packed into. Then CRIU's own tests of lazy restores run, those that its daemon passes. What cannot
 be had is SKIPPED, loudly; exit code 77 if that is everything. --bench measures instead how long a
-restored Redis takes to its first answer, with either daemon.
+restored Redis takes to its first answer, with either daemon. --twice measures what a store grows by
+when both programs are dumped and packed twice, so many seconds apart.
 """
 import argparse
+import json
 import os
 import re
 import shutil
@@ -147,10 +150,17 @@ class Program:
         )
         self.pid = self.process.pid
 
-    def dump(self, criu):
-        run([criu.command, "dump", "-t", str(self.pid), "-D", self.images, "-v4", "-o", "dump.log"])
-        # The process ID is free once it has been waited for.
-        self.process.wait()
+    def dump(self, criu, options=()):
+        words = [criu.command, "dump", "-t", str(self.pid), "-D", self.images, "-v4", "-o", "dump.log"]
+        run(words + list(options))
+        if not options:
+            # The process ID is free once it has been waited for.
+            self.process.wait()
+
+    def pack(self, daemon, options=()):
+        """Packs its pages into a store beside its images, with the command that `daemon` is of."""
+        words = [daemon[0], "pack", self.images, f"file:{self.images.parent}/store", "--json"]
+        return json.loads(run(words + list(options)))
 
     def restore(self, criu, daemon):
         """Restores it with `daemon`, words of a command; that, running."""
@@ -195,7 +205,18 @@ def finish(program, server):
     return lines[-1].removeprefix("pagetide: ") if lines else ""
 
 
-def python_program(criu, daemon, place, megabytes):
+def packed(criu, daemon, program):
+    """Packs the pages of a dump, so that they are in the store alone; what there is to say of it."""
+    figures = program.pack(daemon, ["--remove-pages"])
+    if list(program.images.glob("pages-*.img")):
+        raise RuntimeError("there are files of pages still")
+    return (
+        f"{figures['pages']} pages packed into {figures['added_bytes'] >> 10} KiB, index of "
+        f"{figures['index_bytes'] >> 10} KiB"
+    )
+
+
+def python_program(criu, daemon, place, megabytes, prepare=None):
     """A program in Python that verifies all its memory once it is told to."""
     words = ["/usr/bin/python3", HERE / "program.py", str(megabytes), "said"]
     program = Program(place, words)
@@ -203,6 +224,7 @@ def python_program(criu, daemon, place, megabytes):
         said = place / "said"
         wait_for("the program", said.exists)
         program.dump(criu)
+        prepared = prepare(criu, daemon, program) + "; " if prepare else ""
         # It begins as soon as it runs again, while its pages come.
         (place / "said.go").touch()
         server = program.restore(criu, daemon)
@@ -212,9 +234,14 @@ def python_program(criu, daemon, place, megabytes):
         figures = finish(program, server)
         if said != "0 wrong":
             raise RuntimeError(f"the program says: {said}")
-        return figures
+        return prepared + figures
     finally:
         program.end()
+
+
+def packed_python_program(criu, daemon, place, megabytes):
+    """The program in Python, with its pages in a store."""
+    return python_program(criu, daemon, place, megabytes, packed)
 
 
 def page_server(criu, daemon, place, megabytes):
@@ -295,19 +322,72 @@ class Redis(Program):
             return connection.recv(65536)
 
 
-def redis(criu, daemon, place, megabytes):
+def redis(criu, daemon, place, megabytes, prepare=None):
     """A Redis, which is asked for a digest of all its data while they come."""
     program = Redis(place, megabytes)
     try:
         program.dump(criu)
+        prepared = prepare(criu, daemon, program) + "; " if prepare else ""
         server = program.restore(criu, daemon)
         digest = program.ask("DEBUG", "DIGEST")
         figures = finish(program, server)
         if digest != program.digest:
             raise RuntimeError(f"its data are others: {digest} and {program.digest}")
-        return figures
+        return prepared + figures
     finally:
         program.end()
+
+
+def packed_redis(criu, daemon, place, megabytes):
+    """A Redis, with its pages in a store."""
+    return redis(criu, daemon, place, megabytes, packed)
+
+
+def twice(criu, daemon, place, megabytes, seconds):
+    """What a store grows by when a program is dumped twice, with time between."""
+
+    def wait_idle(_):
+        time.sleep(seconds)
+
+    def wait_busy(program):
+        # A thousand keys a second are written.
+        end = time.monotonic() + seconds
+        number = 0
+        while time.monotonic() < end:
+            number += 1000
+            program.ask("DEBUG", "POPULATE", str(1000), f"more{number}", "100")
+            time.sleep(1)
+
+    def python(where):
+        program = Program(where, ["/usr/bin/python3", HERE / "program.py", str(megabytes), "said"])
+        wait_for("the program", (where / "said").exists)
+        return program
+
+    programs = [
+        ("Python, idle", python, wait_idle),
+        ("Redis, idle", lambda where: Redis(where, megabytes), wait_idle),
+        ("Redis, 1000 keys a second", lambda where: Redis(where, megabytes), wait_busy),
+    ]
+    for name, start, wait in programs:
+        program = start(place)
+        try:
+            for number in (1, 2):
+                program.images = place / f"images-{number}"
+                program.images.mkdir()
+                program.dump(criu, ["--leave-running"])
+                figures = program.pack(daemon)
+                ratio = figures["added_bytes"] / figures["new_bytes"] if figures["new_bytes"] else 0
+                say(
+                    f"criu {criu.version}, {name}, {megabytes} MB, dump {number}: "
+                    f"{figures['pages']} pages, {figures['new_pages']} new, "
+                    f"{figures['new_bytes']} B compressed, {figures['added_bytes']} B added "
+                    f"({ratio:.3f}), index {figures['index_bytes']} B"
+                )
+                if number == 1:
+                    wait(program)
+        finally:
+            program.process.kill()
+            program.process.wait()
 
 
 def bench(criu, daemons, place, megabytes, runs):
@@ -396,7 +476,7 @@ def able():
 
 def test(criu, options, failures):
     pagetide = [str(options.pagetide), "serve", "criu"]
-    for what in [python_program, redis, page_server]:
+    for what in [python_program, redis, packed_python_program, packed_redis, page_server]:
         place = options.work / f"{what.__name__}-{criu.version}"
         label = f"criu {criu.version}, {what.__name__}, {options.megabytes} MB"
         try:
@@ -426,6 +506,7 @@ def main():
     parser.add_argument("--criu", nargs="+", choices=SUITES, default=list(SUITES))
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--bench", type=int, metavar="RUNS")
+    parser.add_argument("--twice", type=int, metavar="SECONDS")
     options = parser.parse_args()
     why = able()
     if why:
@@ -442,8 +523,11 @@ def main():
             say(f"SKIPPED: CRIU {version} cannot be had: {error}")
             continue
         had += 1
-        if options.bench:
-            ours = [str(options.pagetide), "serve", "criu"]
+        ours = [str(options.pagetide), "serve", "criu"]
+        if options.twice:
+            place = options.work / f"twice-{version}"
+            twice(criu, ours, place, options.megabytes, options.twice)
+        elif options.bench:
             daemons = {"pagetide": ours, "criu": [criu.command, "lazy-pages"]}
             place = options.work / f"bench-{version}"
             bench(criu, daemons, place, options.megabytes, options.bench)

@@ -11,6 +11,7 @@ use pagetide_pager::page::policy::Kind;
 
 use crate::bases::Bases;
 use crate::candidates::processes;
+use crate::commands::pack::{self, Pack};
 use crate::commands::serve::ServeCommand;
 use crate::commands::snapshot::SnapshotCommand;
 use crate::commands::store::StoreCommand;
@@ -145,6 +146,9 @@ pub enum Command {
     /// Give other processes their pages: virtual machines that resume, processes that are restored
     #[command(subcommand, after_help = exit::OF_SERVE)]
     Serve(ServeCommand),
+    /// Put the pages of a dump of CRIU's into a store, compressed, and each content once
+    #[command(long_about = pack::ABOUT, after_help = exit::OF_PACK)]
+    Pack(Pack),
     /// Measure Pagetide beside its peers: hands over to pagetide-bench
     #[command(disable_help_flag = true)]
     Bench {

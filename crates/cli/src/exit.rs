@@ -27,6 +27,9 @@ pub const OF_SERVE: &str = "Exit codes: 0 ended by a signal; 1 it cannot listen 
 pub const OF_SERVE_CRIU: &str = "Exit codes: 0 every task has all its pages, or is gone; 1 the \
     restore failed, or it cannot listen; 2 wrong arguments; \
      4 an image or the page server cannot be used; 5 pages were lost.";
+/// Those of `pack`.
+pub const OF_PACK: &str = "Exit codes: 0 done; 1 the store is full; 2 wrong arguments; 4 the store \
+    or an image cannot be used; 5 pages that were packed before are lost.";
 /// Those of `lock`.
 pub const OF_LOCK: &str = "Exit codes: 0 done, or ended by a signal; 1 it could not be done; 2 \
     wrong arguments; \
@@ -67,8 +70,8 @@ impl Exit {
         (Exit::Ok, "done (run: the program exited with 0)"),
         (
             Exit::Failed,
-            "ps, stat, limit, top, metrics, locks, serve: could not be done; doctor: run works, \
-             degraded; snapshot diff: pages differ",
+            "ps, stat, limit, top, metrics, locks, serve: could not be done; pack: the store is \
+             full; doctor: run works, degraded; snapshot diff: pages differ",
         ),
         (Exit::Usage, "wrong arguments"),
         (

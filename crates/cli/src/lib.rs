@@ -91,6 +91,7 @@ pub fn main() -> u8 {
         Command::Residency { json, files } => commands::residency::residency(&files, json),
         Command::Locks { pid, json } => commands::locks::locks(pid, json),
         Command::Serve(command) => commands::serve::serve(&command),
+        Command::Pack(options) => commands::pack::pack(&options),
         Command::Bench { arguments } => commands::bench::bench(&arguments),
         Command::Completions { shell } => commands::completions::completions(shell),
         Command::Man { directory } => commands::pages::man(directory.as_deref()),

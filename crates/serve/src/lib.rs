@@ -3,8 +3,9 @@
 //! A client is a process whose memory is registered with a userfaultfd that it sent here, with the
 //! places of its memory in an image ([`source`]): Firecracker, when it resumes a microVM
 //! ([`firecracker`]; [`server::Server`] takes connections), or a process that CRIU restores
-//! ([`criu`]). Each client has a thread ([`client::Client`], [`crew`]) and shares nothing with
-//! others but the image, so what one does, or how it ends, is nothing to another.
+//! ([`criu`]), whose pages may be [`packed`]. Each client has a thread ([`client::Client`],
+//! [`crew`]) and shares nothing with others but the image, so what one does, or how it ends, is
+//! nothing to another.
 //!
 //! The command is `pagetide serve`.
 // Inner documentation, read with the source: it names what is private.
@@ -22,6 +23,7 @@ mod inbox;
 mod install;
 pub mod memory;
 pub mod moment;
+pub mod packed;
 pub mod plan;
 pub mod record;
 pub mod server;

@@ -51,11 +51,12 @@ pub use open::open;
 pub use page::{PAGE_SIZE, Page, Slot};
 #[cfg(feature = "remote")]
 pub use remote::{
+    archive::{Archive, Entry, EntryWriter},
     operate::{Clear, Cleared, Owned, Remote, resolve},
     owner::Record,
 };
 pub use source::source;
-pub use uri::parse_size;
+pub use uri::{file_directory, parse_size};
 
 /// What a store can do and how it likes to be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

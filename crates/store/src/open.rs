@@ -14,7 +14,7 @@ use crate::ram::RamStore;
 use crate::remote::{operate::Remote, store::RemoteStore};
 use crate::scheme::Scheme;
 use crate::tier::Tier;
-use crate::uri::{Parts, config};
+use crate::uri::{Parts, config, file_place};
 use crate::{Store, StoreError};
 
 /// Opens the store a URI names.
@@ -99,14 +99,8 @@ fn device(uri: &str) -> Result<Opened, StoreError> {
         }
         "file" => {
             let parts = Parts::parse(scheme, rest, &["keep", "max"])?;
-            // `file:///path` is the same as `file:/path`: an empty host.
-            let place = parts
-                .place
-                .strip_prefix("//")
-                .filter(|path| path.starts_with('/'))
-                .unwrap_or(parts.place);
             Ok(Opened::File(FileStore::new(
-                place,
+                file_place(parts.place),
                 parts.flag("keep")?,
                 chain::max(&parts)?,
             )?))

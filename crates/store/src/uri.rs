@@ -76,6 +76,29 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// What `file:PLACE` names: `file:///path` is the same as `file:/path`, an empty host.
+pub(crate) fn file_place(place: &str) -> &str {
+    let path = place.strip_prefix("//");
+    path.filter(|path| path.starts_with('/')).unwrap_or(place)
+}
+
+/// The directory that `uri` names, if it is `file:DIR`, for what keeps files of its own there.
+///
+/// # Errors
+/// It has options, which are those of a run's store, or names nothing.
+pub fn file_directory(uri: &str) -> Result<Option<&str>, StoreError> {
+    let Some(rest) = uri.strip_prefix("file:") else {
+        return Ok(None);
+    };
+    match (rest.split_once('?'), file_place(rest)) {
+        (Some((_, options)), _) => Err(config(format!(
+            "`{uri}`: the options of `file:` are for the pages of a run; leave `?{options}` out"
+        ))),
+        (None, "") => Err(config("`file:` names no directory; write file:DIR")),
+        (None, place) => Ok(Some(place)),
+    }
+}
+
 pub(crate) fn config(context: impl Into<String>) -> StoreError {
     StoreError::new(ErrorKind::Config, context)
 }

@@ -6,6 +6,7 @@ pub mod limit;
 pub mod lock;
 pub mod locks;
 pub mod metrics;
+pub mod pack;
 pub mod pages;
 pub mod ps;
 pub mod residency;
@@ -13,6 +14,7 @@ pub mod serve;
 pub mod snapshot;
 pub mod stat;
 pub mod store;
+mod volumes;
 
 use std::io::Write as _;
 
@@ -70,6 +72,12 @@ pub fn print(text: &str) -> Result<(), Failure> {
     out.write_all(text.as_bytes())
         .and_then(|()| out.flush())
         .map_err(|error| Failure::new(Exit::Failed, format!("stdout cannot be written ({error})")))
+}
+
+/// Says something to whoever watches.
+pub fn told(text: &str) {
+    // A closed stderr leaves nobody to tell.
+    let _ = writeln!(std::io::stderr(), "pagetide: {text}");
 }
 
 /// As many descriptors as this process may ask for.

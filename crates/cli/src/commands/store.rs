@@ -6,6 +6,7 @@ use clap::Subcommand;
 use pagetide_store::{Clear, PAGE_SIZE, Page, Remote, Slot, Store, StoreError, redact};
 use serde::Serialize;
 
+use super::volumes::{Volumes, volumes};
 use super::{print, print_json};
 use crate::exit::{Exit, Failure};
 
@@ -33,6 +34,9 @@ pub enum StoreCommand {
         /// The store
         uri: String,
     },
+    /// List the volumes that packed dumps are in, and remove those that no dump needs any more
+    #[command(after_help = crate::exit::OF_STORES)]
+    Volumes(Volumes),
     /// Put, read and delete pages, and say how long each takes
     #[command(after_help = crate::exit::OF_STORES)]
     Bench {
@@ -49,28 +53,18 @@ pub enum StoreCommand {
 
 /// Does it.
 pub fn run(command: &StoreCommand) -> Result<u8, Failure> {
-    match command {
-        StoreCommand::Ping { uri } => ping(uri),
-        StoreCommand::Usage { uri, json } => usage(uri, *json),
-        StoreCommand::Gc { uri } => clear(uri),
-        StoreCommand::Bench { uri, pages, json } => bench(uri, *pages as usize, *json),
-    }
-    .map(|()| Exit::Ok.code())
-    .map_err(|failed| match failed {
-        Failed::Store(error) => {
-            Failure::new(Exit::Store, format!("{}: {error}", redact(uri_of(command))))
-        }
-        Failed::Print(failure) => failure,
-    })
-}
-
-fn uri_of(command: &StoreCommand) -> &str {
-    match command {
-        StoreCommand::Ping { uri }
-        | StoreCommand::Usage { uri, .. }
-        | StoreCommand::Gc { uri }
-        | StoreCommand::Bench { uri, .. } => uri,
-    }
+    let (uri, done) = match command {
+        StoreCommand::Ping { uri } => (uri, ping(uri)),
+        StoreCommand::Usage { uri, json } => (uri, usage(uri, *json)),
+        StoreCommand::Gc { uri } => (uri, clear(uri)),
+        StoreCommand::Bench { uri, pages, json } => (uri, bench(uri, *pages as usize, *json)),
+        StoreCommand::Volumes(options) => return volumes(options),
+    };
+    done.map(|()| Exit::Ok.code())
+        .map_err(|failed| match failed {
+            Failed::Store(error) => Failure::new(Exit::Store, format!("{}: {error}", redact(uri))),
+            Failed::Print(failure) => failure,
+        })
 }
 
 enum Failed {

@@ -21,14 +21,14 @@ use super::{ZEROS, able};
 /// What CRIU asks for.
 const FEATURES: u64 =
     feature::EVENT_FORK | feature::EVENT_REMAP | feature::EVENT_UNMAP | feature::EVENT_REMOVE;
-const FINISHED: i32 = 0x5253_5446;
+pub const FINISHED: i32 = 0x5253_5446;
 /// Set where a test is to do its work, and not to start a process for it.
 const WORKER: &str = "PAGETIDE_TEST_CRIU_WORKER";
 /// Pages of each task's memory that the dump has nothing in.
 const BEYOND: u64 = 20;
 
 /// Whether a userfaultfd with all events can be had; says so if not.
-fn able_to_follow() -> bool {
+pub fn able_to_follow() -> bool {
     if !able() {
         return false;
     }
@@ -55,7 +55,7 @@ fn able_to_lose() -> bool {
 }
 
 /// Memory of a task with `pages` pages in the dump.
-fn memory(pages: u64) -> Guest {
+pub fn memory(pages: u64) -> Guest {
     Guest::new(pages + BEYOND, FEATURES)
 }
 
@@ -80,21 +80,21 @@ fn serve_tasks(tasks: &[&Guest], options: &[&str]) -> Server {
 }
 
 /// A restore that is under way.
-struct Restore(UnixStream);
+pub struct Restore(UnixStream);
 
 impl Restore {
-    fn connect(server: &Server) -> Restore {
+    pub fn connect(server: &Server) -> Restore {
         Restore(UnixStream::connect(server.path("lazy-pages.socket")).unwrap())
     }
 
     /// Hands over a task, as CRIU does.
-    fn task(&self, pid: i32, guest: &mut Guest) {
+    pub fn task(&self, pid: i32, guest: &mut Guest) {
         send(&self.0, &pid.to_le_bytes(), &[]);
         let uffd = guest.hand_over();
         send(&self.0, &[0], &[uffd.as_fd()]);
     }
 
-    fn say(&self, word: i32) {
+    pub fn say(&self, word: i32) {
         send(&self.0, &word.to_le_bytes(), &[]);
     }
 }
@@ -108,7 +108,7 @@ fn begun(guest: &mut Guest, options: &[&str]) -> (Server, Restore) {
     (server, restore)
 }
 
-fn is_fine(server: Server) -> String {
+pub fn is_fine(server: Server) -> String {
     let (status, log, _place) = server.ended();
     assert_eq!(status.code(), Some(0), "{log}");
     log

@@ -1,13 +1,18 @@
 //! `pagetide serve firecracker` with clients that do as Firecracker does: memory, a userfaultfd,
-//! one message; `pagetide serve criu` with what does as CRIU's restore (`criu.rs`). Clients that
-//! are to die are processes of their own (`deaths.rs`), the others are threads here, so their
-//! servers are told to leave alone who lost a page.
+//! one message; `pagetide serve criu` with what does as CRIU's restore (`criu.rs`), also of dumps
+//! that were packed (`packed.rs`). Clients that are to die are processes of their own
+//! (`deaths.rs`), the others are threads here, so their servers are told to leave alone who lost a
+//! page.
 mod criu;
 mod deaths;
 mod dump;
 mod guest;
 mod hostile;
+mod packed;
 mod server;
+#[path = "../../../store/tests/behaviour/servers.rs"]
+#[allow(dead_code)] // shared with the tests of the store
+mod servers;
 #[path = "../support/mod.rs"]
 mod support;
 

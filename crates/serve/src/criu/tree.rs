@@ -2,23 +2,20 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_track::SnapshotId;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::chain::{names, pages_name, parent};
 use super::entries::PstreeEntry;
 use super::image::{ImageError, ImageFile, Kind};
 use super::page_server::{Counting, PageServer};
 use super::pagemap::{Entry, Pagemap, mappings};
 use crate::memory::Area;
+use crate::packed::Packed;
 use crate::source::{Buffer, Bytes, Piece, RawFile, Source, SourceError};
-
-/// The link to the images that a dump builds on.
-const PARENT_LINK: &str = "parent";
-/// Most images that build on each other.
-const CHAIN_MAX: usize = 1024;
 
 /// Where the page server is, and how it counts pages.
 #[derive(Debug, Clone)]
@@ -31,7 +28,7 @@ pub struct Remote {
 
 /// Where the pages of a run are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     /// In a file of pages: which one, and the first page's place in it.
     File { file: u32, page: u64 },
     /// At the page server: which task, and the first page's address there.
@@ -40,10 +37,10 @@ enum Place {
 
 /// Pages that follow each other in the image and at their place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Run {
+pub(super) struct Run {
     first: u64,
-    pages: u64,
-    place: Place,
+    pub pages: u64,
+    pub place: Place,
 }
 
 /// See the module's text.
@@ -52,7 +49,7 @@ pub struct Tree {
     /// The memory of each task that comes when it is touched.
     tasks: BTreeMap<u32, Vec<Area>>,
     runs: Vec<Run>,
-    files: Vec<RawFile>,
+    files: Vec<Opened>,
     pages: u64,
     remote: Option<Remote>,
     /// How the images count pages.
@@ -68,16 +65,24 @@ impl Tree {
     /// # Errors
     /// A file cannot be read, is not what it should be, or lacks pages.
     pub fn open(directory: &Path, remote: Option<Remote>) -> Result<Tree, ImageError> {
-        let mut reader = Reader {
-            directories: vec![directory.to_owned()],
-            remote: remote.is_some(),
-            files: HashMap::new(),
-            opened: Vec::new(),
-            runs: Vec::new(),
-            pages: 0,
-            wide: false,
-            hash: Xxh3::new(),
-        };
+        let reader = Reader::new(directory, remote.is_some(), None);
+        Tree::read_by(reader, directory, remote)
+    }
+
+    /// The same for a dump whose pages were packed.
+    ///
+    /// # Errors
+    /// As [`Tree::open`].
+    pub fn packed(directory: &Path, packed: Arc<Packed>) -> Result<Tree, ImageError> {
+        let reader = Reader::new(directory, false, Some(packed));
+        Tree::read_by(reader, directory, None)
+    }
+
+    fn read_by(
+        mut reader: Reader,
+        directory: &Path,
+        remote: Option<Remote>,
+    ) -> Result<Tree, ImageError> {
         let mut tasks = BTreeMap::new();
         let mut tree = ImageFile::open(&directory.join("pstree.img"), Kind::Pstree)?;
         while let Some(task) = tree.next::<PstreeEntry>()? {
@@ -192,7 +197,7 @@ impl Source for Tree {
         };
         let most = most.min(pages);
         match place {
-            Place::File { file, page } => self.files[file as usize].read(page, most, buffer),
+            Place::File { file, page } => self.files[file as usize].source.read(page, most, buffer),
             Place::Remote { pid, page } => {
                 let fetched = buffer.fetched();
                 let pages = self.fetch(pid, page, most, fetched)?;
@@ -220,7 +225,8 @@ impl Source for Tree {
             let bytes = |pages: u64| pages as usize * PAGE_SIZE;
             match place {
                 Place::File { file, page } => {
-                    self.files[file as usize].read_into(page, &mut rest[..bytes(pages)], buffer)?;
+                    let source = &self.files[file as usize].source;
+                    source.read_into(page, &mut rest[..bytes(pages)], buffer)?;
                 }
                 Place::Remote { pid, page } => {
                     let fetched = buffer.fetched();
@@ -234,30 +240,86 @@ impl Source for Tree {
     }
 }
 
+/// A file of pages.
+#[derive(Debug)]
+pub(super) struct Opened {
+    /// In which directory of the chain, and its number.
+    pub of: (usize, u32),
+    pub source: Box<dyn Source>,
+    /// How many it has.
+    whole_pages: u64,
+}
+
+/// Whose memory a page map is of.
+struct Of {
+    /// The task's, or 0.
+    pid: u32,
+    /// The map's file.
+    name: String,
+}
+
 /// What reading the images of a tree has come to.
-struct Reader {
+pub(super) struct Reader {
     /// The dump's, and those it builds on, as far as they were needed.
     directories: Vec<PathBuf>,
     /// There is a page server.
     remote: bool,
+    /// Where files of pages are that are not there.
+    packed: Option<Arc<Packed>>,
     /// Files of pages by their directory's place and their number.
     files: HashMap<(usize, u32), u32>,
-    opened: Vec<RawFile>,
-    runs: Vec<Run>,
+    pub opened: Vec<Opened>,
+    pub runs: Vec<Run>,
     pages: u64,
     wide: bool,
     hash: Xxh3,
 }
 
 impl Reader {
+    pub fn new(directory: &Path, remote: bool, packed: Option<Arc<Packed>>) -> Reader {
+        Reader {
+            directories: vec![directory.to_owned()],
+            remote,
+            packed,
+            files: HashMap::new(),
+            opened: Vec::new(),
+            runs: Vec::new(),
+            pages: 0,
+            wide: false,
+            hash: Xxh3::new(),
+        }
+    }
+
+    /// Notes where all pages are that do not come when they are touched, those of shared memory
+    /// among them: what restores reads them itself.
+    ///
+    /// # Errors
+    /// A page map is not what it should be, or pages are missing.
+    pub fn read_others(&mut self) -> Result<(), ImageError> {
+        let directory = self.directories[0].clone();
+        let is_map = |name: &str| name.starts_with("pagemap-") && name.ends_with(".img");
+        for name in names(&directory, is_map)? {
+            let map = Pagemap::open(&directory.join(&name))?;
+            let (of, mut parents) = (Of { pid: 0, name }, Vec::new());
+            let others = map.entries.iter().filter(|entry| !entry.lazy);
+            for entry in others.filter(|entry| entry.in_parent || entry.at.is_some()) {
+                self.place(&of, &map, entry, entry.range, &mut parents)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the images of task `pid`; the memory that comes when it is touched.
     fn task(&mut self, pid: u32, path: &Path) -> Result<Vec<Area>, ImageError> {
         let map = Pagemap::open(path)?;
         self.wide |= map.wide;
         self.hash.update(&map.hash.to_le_bytes());
         let mappings = mappings(&self.directories[0].join(format!("mm-{pid}.img")))?;
-        let mut parents = Vec::new();
-        let mut areas: Vec<Area> = Vec::new();
+        let (mut parents, mut areas) = (Vec::new(), Vec::new());
+        let of = Of {
+            pid,
+            name: format!("pagemap-{pid}.img"),
+        };
         for entry in map.entries.iter().filter(|entry| entry.lazy) {
             let first = mappings.partition_point(|mapping| mapping.end <= entry.range.start);
             // A page is installed in one mapping; what is in none is not touched.
@@ -267,7 +329,7 @@ impl Reader {
                 .take_while(|part| !part.is_empty());
             for part in parts {
                 let first = self.pages;
-                self.place(pid, &map, entry, part, &mut parents)?;
+                self.place(&of, &map, entry, part, &mut parents)?;
                 push_area(&mut areas, &mappings, part, first);
             }
         }
@@ -277,27 +339,27 @@ impl Reader {
     /// Notes where the pages in `part` of `entry` are.
     fn place(
         &mut self,
-        pid: u32,
+        of: &Of,
         map: &Pagemap,
         entry: &Entry,
         part: PageRange,
         parents: &mut Vec<Pagemap>,
     ) -> Result<(), ImageError> {
         if entry.in_parent {
-            return self.place_in_parents(pid, part, parents);
+            return self.place_in_parents(of, part, parents);
         }
         if self.remote {
-            let page = part.start;
+            let (pid, page) = (of.pid, part.start);
             self.push_run(part.pages(), Place::Remote { pid, page });
             return Ok(());
         }
-        self.place_in_file(0, pid, map, entry, part)
+        self.place_in_file(0, of, map, entry, part)
     }
 
     /// The same for pages that images have which this dump builds on, the nearest first.
     fn place_in_parents(
         &mut self,
-        pid: u32,
+        of: &Of,
         part: PageRange,
         parents: &mut Vec<Pagemap>,
     ) -> Result<(), ImageError> {
@@ -306,7 +368,7 @@ impl Reader {
             let mut level = 1;
             let found = loop {
                 let directory = self.directory(level)?.to_owned();
-                let path = directory.join(format!("pagemap-{pid}.img"));
+                let path = directory.join(&of.name);
                 if parents.len() < level {
                     parents.push(Pagemap::open(&path)?);
                 }
@@ -324,7 +386,7 @@ impl Reader {
                 level += 1;
             };
             let map = parents.remove(level - 1);
-            let placed = self.place_in_file(level, pid, &map, &found, rest);
+            let placed = self.place_in_file(level, of, &map, &found, rest);
             parents.insert(level - 1, map);
             placed?;
             rest = PageRange {
@@ -338,13 +400,13 @@ impl Reader {
     fn place_in_file(
         &mut self,
         level: usize,
-        pid: u32,
+        of: &Of,
         map: &Pagemap,
         entry: &Entry,
         part: PageRange,
     ) -> Result<(), ImageError> {
         let Some(at) = entry.at else {
-            let path = self.directories[level].join(format!("pagemap-{pid}.img"));
+            let path = self.directories[level].join(&of.name);
             let text = format!(
                 "the pages at {:#x} are in no image: they are at a page server, which was \
                  expected to be told of (--page-server, --address, --port)",
@@ -361,38 +423,27 @@ impl Reader {
     /// The directory at `level` of the chain.
     fn directory(&mut self, level: usize) -> Result<&Path, ImageError> {
         while self.directories.len() <= level {
-            let last = &self.directories[self.directories.len() - 1];
-            let link = last.join(PARENT_LINK);
-            if self.directories.len() >= CHAIN_MAX {
-                let text = format!("more than {CHAIN_MAX} images build on each other");
-                return Err(ImageError::new(&link, text));
-            }
-            let real = std::fs::canonicalize(&link).map_err(|error| {
-                let text =
-                    format!("the images that this dump builds on were expected there: {error}");
-                ImageError::new(&link, text)
-            })?;
-            self.directories.push(real);
+            self.directories.push(parent(&self.directories)?);
         }
         Ok(&self.directories[level])
     }
 
     /// The file of pages that `map`, of the directory at `level`, tells of.
     fn file(&mut self, level: usize, map: &Pagemap) -> Result<u32, ImageError> {
-        let path = self.directories[level].join(format!("pages-{}.img", map.pages_id));
-        let number = match self.files.get(&(level, map.pages_id)) {
+        let path = self.directories[level].join(pages_name(map.pages_id));
+        let of = (level, map.pages_id);
+        let number = match self.files.get(&of) {
             Some(number) => *number,
             None => {
-                let told = |error: std::io::Error| ImageError::new(&path, error);
-                let file = File::open(&path).and_then(RawFile::of).map_err(told)?;
-                self.hash.update(&file.id().0);
-                self.opened.push(file);
+                let opened = self.open(of, &path)?;
+                self.hash.update(&opened.source.id().0);
+                self.opened.push(opened);
                 let number = self.opened.len() as u32 - 1;
-                self.files.insert((level, map.pages_id), number);
+                self.files.insert(of, number);
                 number
             }
         };
-        let pages = self.opened[number as usize].whole_pages();
+        let pages = self.opened[number as usize].whole_pages;
         if pages < map.file_pages {
             let text = format!(
                 "it has {pages} whole pages; its page map tells of {}",
@@ -401,6 +452,24 @@ impl Reader {
             return Err(ImageError::new(&path, text));
         }
         Ok(number)
+    }
+
+    fn open(&self, of: (usize, u32), path: &Path) -> Result<Opened, ImageError> {
+        let packed = self.packed.as_ref();
+        if let Some(file) = packed.and_then(|packed| packed.file(of.0 as u32, of.1)) {
+            return Ok(Opened {
+                of,
+                whole_pages: file.pages(),
+                source: Box::new(file),
+            });
+        }
+        let told = |error: std::io::Error| ImageError::new(path, error);
+        let file = File::open(path).and_then(RawFile::of).map_err(told)?;
+        Ok(Opened {
+            of,
+            whole_pages: file.whole_pages(),
+            source: Box::new(file),
+        })
     }
 
     fn push_run(&mut self, pages: u64, place: Place) {

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 const BLOCKS_MAX: usize = 512;
 
 /// Which block: the file's number in its chain, and the block's in the file.
-pub(super) type Key = (u32, u32);
+pub(crate) type Key = (u32, u32);
 
 /// An unpacked block.
-pub(super) struct Block {
+pub(crate) struct Block {
     /// Which one.
     pub key: Key,
     /// The bytes of its pages.
@@ -19,7 +19,7 @@ pub(super) struct Block {
 
 /// See the module's text.
 #[derive(Default)]
-pub(super) struct Blocks {
+pub(crate) struct Blocks {
     kept: Mutex<Kept>,
 }
 

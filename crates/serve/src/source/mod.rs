@@ -1,5 +1,6 @@
 //! Where the pages come from: a raw memory file, or a snapshot with those it builds on.
-mod blocks;
+pub(crate) mod blocks;
+pub(crate) mod look_up;
 mod raw;
 mod snapshot;
 

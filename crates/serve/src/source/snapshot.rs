@@ -2,14 +2,13 @@
 //! after the other.
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
 
-use pagetide_kernel::PAGE_SIZE;
 use pagetide_track::snapshot::format::ZEROS;
 use pagetide_track::{Image, SnapshotId};
 
-use super::blocks::{Block, Blocks};
-use super::{Buffer, Bytes, Piece, Source, SourceError};
+use super::blocks::Blocks;
+use super::look_up::{LookUp, part_of_block};
+use super::{Buffer, SourceError};
 
 /// See the module's text.
 pub struct SnapshotImage {
@@ -40,49 +39,16 @@ impl fmt::Debug for SnapshotImage {
     }
 }
 
-impl Source for SnapshotImage {
-    fn pages(&self) -> u64 {
+impl LookUp for SnapshotImage {
+    fn page_count(&self) -> u64 {
         self.pages
     }
 
-    fn id(&self) -> SnapshotId {
+    fn known_as(&self) -> SnapshotId {
         let newest = self.image.files().first();
         newest.map_or(SnapshotId::NONE, |file| file.header().id)
     }
 
-    fn read<'b>(
-        &'b self,
-        first: u64,
-        most: u64,
-        buffer: &'b mut Buffer,
-    ) -> Result<Piece<'b>, SourceError> {
-        let (pages, bytes) = self.look_up(first, most, buffer)?;
-        Ok(bytes.map_or(Piece::Zeros(pages), |bytes| Piece::Bytes(Bytes::of(bytes))))
-    }
-
-    fn read_into(
-        &self,
-        first: u64,
-        into: &mut [u8],
-        buffer: &mut Buffer,
-    ) -> Result<(), SourceError> {
-        let (mut first, mut rest) = (first, into);
-        while !rest.is_empty() {
-            let most = (rest.len() / PAGE_SIZE) as u64;
-            let (pages, bytes) = self.look_up(first, most, buffer)?;
-            let (now, later) = rest.split_at_mut(pages as usize * PAGE_SIZE);
-            match bytes {
-                Some(bytes) => now.copy_from_slice(bytes),
-                None => now.fill(0),
-            }
-            (first, rest) = (first + pages, later);
-        }
-        Ok(())
-    }
-}
-
-impl SnapshotImage {
-    /// How many pages from `first` on come in one piece, and their bytes unless they are zeros.
     fn look_up<'b>(
         &self,
         first: u64,
@@ -101,31 +67,17 @@ impl SnapshotImage {
             return Ok((pages, None));
         }
         let key = (run.file, run.block);
-        if buffer.block.as_ref().is_none_or(|block| block.key != key) {
-            buffer.block = self.blocks.get(key);
-        }
-        if buffer.block.is_none() {
-            let unpacking = buffer.unpacking.get_or_insert_default();
-            let bytes = self.image.read(run, unpacking);
-            let bytes = bytes
-                .map_err(|error| SourceError(error.to_string()))?
-                .to_vec();
-            let block = Arc::new(Block { key, bytes });
-            self.blocks.put(&block);
-            buffer.block = Some(block);
-        }
-        let bytes = buffer.block.as_ref().map_or(&[][..], |block| &block.bytes);
-        let from = (u64::from(run.first_in_block) + offset) as usize * PAGE_SIZE;
-        let part = bytes.get(from..from + pages as usize * PAGE_SIZE);
-        let part = part
-            .ok_or_else(|| SourceError(format!("block {} is shorter than its pages", run.block)))?;
-        Ok((pages, Some(part)))
+        let part = (offset, pages);
+        let bytes = part_of_block(&self.image, run, part, (key, &self.blocks), buffer)?;
+        Ok((pages, Some(bytes)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Piece;
     use super::*;
+    use pagetide_kernel::PAGE_SIZE;
     use pagetide_track::snapshot::format::RegionEntry;
     use pagetide_track::snapshot::sink::FileSink;
     use pagetide_track::snapshot::writer::{Parent, Writer};

@@ -31,6 +31,48 @@ impl Patience {
             wait_max: Duration::from_millis(250),
         }
     }
+
+    /// Makes `call`, and again while its failures pass.
+    #[inline]
+    pub(crate) fn patiently<T>(
+        self,
+        mut call: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        match call() {
+            Err(error) if error.kind == ErrorKind::Temporary => self.again(error, call),
+            done => done,
+        }
+    }
+
+    #[cold]
+    fn again<T>(
+        self,
+        mut last: StoreError,
+        mut call: impl FnMut() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let begun = Instant::now();
+        let mut wait = WAIT_FIRST;
+        let mut attempts = 1;
+        loop {
+            let left = self.bound.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                last.kind = ErrorKind::Away;
+                last.context = format!(
+                    "{} ({attempts} attempts in {:.1} s)",
+                    last.context,
+                    begun.elapsed().as_secs_f64()
+                );
+                return Err(last);
+            }
+            sleep(wait.min(left));
+            wait = (wait * 2).min(self.wait_max);
+            attempts += 1;
+            match call() {
+                Err(error) if error.kind == ErrorKind::Temporary => last = error,
+                done => return done,
+            }
+        }
+    }
 }
 
 /// Tries temporary failures again.
@@ -42,47 +84,6 @@ pub(crate) struct Retry<D> {
 impl<D: Device> Retry<D> {
     pub(crate) fn new(inner: D, patience: Patience) -> Retry<D> {
         Retry { inner, patience }
-    }
-
-    #[inline]
-    fn patiently(
-        &self,
-        mut call: impl FnMut() -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        match call() {
-            Err(error) if error.kind == ErrorKind::Temporary => self.again(error, call),
-            done => done,
-        }
-    }
-
-    #[cold]
-    fn again(
-        &self,
-        mut last: StoreError,
-        mut call: impl FnMut() -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let begun = Instant::now();
-        let mut wait = WAIT_FIRST;
-        let mut attempts = 1;
-        loop {
-            let left = self.patience.bound.saturating_sub(begun.elapsed());
-            if left.is_zero() {
-                last.kind = ErrorKind::Away;
-                last.context = format!(
-                    "{} ({attempts} attempts in {:.1} s)",
-                    last.context,
-                    begun.elapsed().as_secs_f64()
-                );
-                return Err(last);
-            }
-            sleep(wait.min(left));
-            wait = (wait * 2).min(self.patience.wait_max);
-            attempts += 1;
-            match call() {
-                Err(error) if error.kind == ErrorKind::Temporary => last = error,
-                done => return done,
-            }
-        }
     }
 }
 
@@ -101,15 +102,16 @@ impl<D: Device> Device for Retry<D> {
     }
 
     fn put(&self, pages: &[&Page], slots: &mut [Slot]) -> Result<(), StoreError> {
-        self.patiently(|| self.inner.put(pages, slots))
+        self.patience.patiently(|| self.inner.put(pages, slots))
     }
 
     fn get(&self, slot: Slot, page: &mut Page) -> Result<(), StoreError> {
-        self.patiently(|| self.inner.get(slot, page))
+        self.patience.patiently(|| self.inner.get(slot, page))
     }
 
     fn get_many(&self, slots: &[Slot], pages: &mut [Page]) -> Result<(), StoreError> {
-        self.patiently(|| self.inner.get_many(slots, pages))
+        self.patience
+            .patiently(|| self.inner.get_many(slots, pages))
     }
 
     fn delete(&self, slots: &[Slot]) {

@@ -10,6 +10,7 @@
 //! up through the C library, which keeps both in memory that may be paged (`docs/decisions/0040`).
 
 mod address;
+pub(crate) mod archive;
 mod engine;
 mod envelope;
 pub(crate) mod exercise;
@@ -18,6 +19,7 @@ mod memcached;
 pub(crate) mod operate;
 pub(crate) mod owner;
 mod settings;
+mod signature;
 mod socket;
 pub(crate) mod store;
 #[cfg(not(feature = "tls"))]

@@ -17,6 +17,7 @@ use super::engine::{BLOB_MAX, Blob, Engine, FETCH_MAX, remove_all};
 use super::envelope::{Envelope, sealed_len};
 use super::owner::Owner;
 use super::settings::Settings;
+use super::signature::Signature;
 use crate::device::Device;
 use crate::lz4::Packer;
 use crate::meter::{Meter, Tally};
@@ -27,14 +28,11 @@ use std::sync::atomic::{
     AtomicBool, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::sync::{Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
 
 /// Pages in a put: a quarter of a megabyte on its way keeps a server and a network of today busy.
 const PUT_PAGES: usize = 64;
 /// Stale keys kept: at least this many, or an eighth of those in use.
 const STALE_MIN: usize = 512;
-/// The first bound on slots in the record; each further one is twice as high.
-const BOUND_FIRST: u32 = 4096;
 /// Batches kept for reuse.
 const BATCHES_MAX: usize = 4;
 
@@ -57,19 +55,11 @@ impl Batch {
     }
 }
 
-/// The record as last written.
-struct Written {
-    bound: u32,
-    at: Option<Instant>,
-}
-
 /// Pages under the keys of one owner.
 pub(crate) struct RemoteStore {
     engine: Box<dyn Engine>,
-    owner: Owner,
+    signature: Signature,
     base: String,
-    prefix: String,
-    lease: Duration,
     envelope: Envelope,
     slots: SlotTable,
     meter: Meter,
@@ -83,7 +73,6 @@ pub(crate) struct RemoteStore {
     any_quarantined: AtomicBool,
     /// Held for reading by puts, and for writing while stale keys are removed.
     puts: RwLock<()>,
-    written: Mutex<Written>,
     batches: Pool<Batch>,
     inherited: AtomicBool,
 }
@@ -98,11 +87,9 @@ impl RemoteStore {
         let owner = Owner::new()?;
         Ok(RemoteStore {
             base: settings.base(&owner.name),
-            prefix: settings.prefix.clone(),
-            lease: settings.lease,
             envelope: Envelope::new(settings.compress, settings.encrypt, owner.id)?,
             engine,
-            owner,
+            signature: Signature::new(owner, settings),
             slots: SlotTable::new()?,
             meter: Meter::default(),
             held: AtomicU64::new(0),
@@ -112,7 +99,6 @@ impl RemoteStore {
             quarantined: Mutex::new(Vec::new()),
             any_quarantined: AtomicBool::new(false),
             puts: RwLock::new(()),
-            written: Mutex::new(Written { bound: 0, at: None }),
             batches: Pool::new(BATCHES_MAX),
             inherited: AtomicBool::new(false),
         })
@@ -190,7 +176,7 @@ impl RemoteStore {
                 ));
             }
             if let Some(highest) = batch.blobs.iter().map(|blob| blob.slot.0).max() {
-                self.sign(highest)?;
+                self.signature.cover(&*self.engine, highest)?;
                 self.engine
                     .store(&self.base, &batch.blobs, &batch.bytes, sent)?;
             }
@@ -202,26 +188,6 @@ impl RemoteStore {
             self.slots.set(*slot, *kind, *word);
         }
         self.meter.add(tally);
-        Ok(())
-    }
-
-    /// Sees to it that the record covers `highest` and that the lease does not run out.
-    fn sign(&self, highest: u32) -> Result<(), StoreError> {
-        let mut written = lock(&self.written);
-        let fresh = written.at.is_some_and(|at| at.elapsed() < self.lease / 8);
-        if fresh && highest < written.bound {
-            return Ok(());
-        }
-        let mut bound = written.bound.max(BOUND_FIRST);
-        while bound <= highest {
-            bound = bound.saturating_mul(2);
-        }
-        self.engine
-            .write_record(&self.prefix, &self.owner.record(bound, self.lease))?;
-        *written = Written {
-            bound,
-            at: Some(Instant::now()),
-        };
         Ok(())
     }
 
@@ -358,7 +324,7 @@ impl Device for RemoteStore {
     }
 
     fn descriptors(&self) -> Vec<i32> {
-        self.owner.descriptors()
+        self.signature.owner.descriptors()
     }
 
     fn server_cpu(&self) -> Option<u32> {
@@ -368,7 +334,7 @@ impl Device for RemoteStore {
     fn inherit(&self, fds: &[i32]) {
         self.inherited.store(true, Release);
         self.engine.disconnect();
-        self.owner.inherit(fds);
+        self.signature.owner.inherit(fds);
     }
 }
 
@@ -377,16 +343,6 @@ impl Drop for RemoteStore {
         if self.inherited.load(Acquire) {
             return;
         }
-        let bound = lock(&self.written).bound;
-        let nothing_left = bound == 0
-            || (remove_all(&*self.engine, &self.base, 0..bound).is_ok()
-                && self
-                    .engine
-                    .remove_record(&self.prefix, &self.owner.name)
-                    .is_ok());
-        if nothing_left {
-            self.owner.leave();
-        }
-        // Otherwise record and lock's file stay, for the next run to clear up by.
+        self.signature.remove(&*self.engine, &self.base);
     }
 }

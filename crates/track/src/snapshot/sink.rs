@@ -4,6 +4,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Takes a snapshot's bytes, in order.
 ///
@@ -143,20 +144,46 @@ pub(crate) fn directory_of(path: &Path) -> PathBuf {
     }
 }
 
-fn remove_leftovers(directory: &Path, name: &str) {
+/// Temporary files in `directory` that a killed process left behind: the name each would have got,
+/// and its path.
+fn leftovers(directory: &Path) -> Vec<(String, PathBuf)> {
     let Ok(entries) = std::fs::read_dir(directory) else {
-        return;
+        return Vec::new();
     };
-    for entry in entries.flatten() {
-        let file = entry.file_name();
-        let process = file
-            .to_str()
-            .and_then(|file| file.strip_prefix(&format!(".{name}.")))
-            .and_then(|rest| rest.strip_suffix(".partial"))
-            .and_then(|rest| rest.split_once('-'))
-            .and_then(|(process, _)| process.parse::<u32>().ok());
-        if process.is_some_and(|id| !Path::new(&format!("/proc/{id}")).exists()) {
-            let _ = std::fs::remove_file(entry.path());
+    let left = |path: PathBuf| {
+        let file = path.file_name()?.to_str()?;
+        let (rest, count) = file
+            .strip_prefix('.')?
+            .strip_suffix(".partial")?
+            .rsplit_once('-')?;
+        let (name, process) = rest.rsplit_once('.')?;
+        let process = process.parse::<u32>().ok()?;
+        let is_ours = count.parse::<u64>().is_ok() && !name.is_empty();
+        let is_left = is_ours && !Path::new(&format!("/proc/{process}")).exists();
+        let name = name.to_owned();
+        is_left.then_some((name, path))
+    };
+    let paths = entries.flatten().map(|entry| entry.path());
+    paths.filter_map(left).collect()
+}
+
+fn remove_leftovers(directory: &Path, name: &str) {
+    for (left, path) in leftovers(directory) {
+        if left == name {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Removes what [`FileSink`]s of killed processes left in `directory`, for names that end with
+/// `suffix`, unless somebody wrote to it within the last `age`: a process of another machine
+/// perhaps.
+pub fn remove_leftovers_of(directory: &Path, suffix: &str, age: Duration) {
+    for (left, path) in leftovers(directory) {
+        let modified = path.metadata().and_then(|meta| meta.modified());
+        let is_old = modified.is_ok_and(|then| then.elapsed().is_ok_and(|past| past >= age));
+        if left.ends_with(suffix) && is_old {
+            let _ = std::fs::remove_file(path);
         }
     }
 }

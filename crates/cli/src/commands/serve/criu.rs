@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex};
 
 use clap::Args;
 use pagetide::track::WorkingSet;
-use pagetide_serve::criu::{Counting, Failed, Remote, Session, Tree};
+use pagetide_serve::criu::{Counting, Failed, Others, Remote, Session, Tree, index_of};
 use pagetide_serve::moment::Moment;
+use pagetide_serve::packed::{INDEX_NAME, Packed, Shelf};
 use pagetide_serve::plan::{Beyond, OnLost, Plan, Rate};
 use pagetide_serve::server::{Say, Setup};
 use pagetide_serve::source::Source as _;
@@ -19,11 +20,11 @@ use pagetide_serve::status::Status;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::commands::background;
+use crate::commands::{background, told};
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
 
-use super::shared::{listening, recorder_at, told};
+use super::shared::{listening, recorder_at};
 
 pub(super) const ABOUT: &str = "\
 Give processes that CRIU restores lazily their memory: in place of `criu lazy-pages`.
@@ -34,7 +35,8 @@ command ends by itself when every task has all its pages. At the first SIGTERM o
 on to that end; at the second, what has not come is lost: whoever touches it gets SIGBUS.
 
 With --page-server, --address and --port pages come from `criu page-server --lazy-pages` or `criu \
-dump --lazy-pages` on another machine; then the images here need no pages.";
+dump --lazy-pages` on another machine; then the images here need no pages. Nor where \
+`pagetide pack` has put them into a store: pages come from there.";
 
 /// Options of `serve criu`: those of `criu lazy-pages`, and some more.
 #[derive(Debug, Args)]
@@ -57,6 +59,9 @@ pub struct Criu {
     /// The page server's port
     #[arg(long, requires = "page_server")]
     pub port: Option<u16>,
+    /// The store that the pages were packed into, if it is elsewhere than where it was then
+    #[arg(long, value_name = "URI", conflicts_with = "page_server")]
+    pub store: Option<String>,
     /// How the page server counts pages: with 32 bits up to CRIU 4.1, with 64 from 4.2 on; by
     /// default as the images do
     #[arg(long, value_name = "32|64", value_parser = counting)]
@@ -133,9 +138,8 @@ pub(super) fn criu(options: &Criu) -> Result<u8, Failure> {
     let failed = |error: io::Error| Failure::new(Exit::Failed, error.to_string());
     let places = Places::of(options)?;
     let say = places.log(options.log_file.as_deref())?;
-    let image = |error: String| Failure::new(Exit::Store, error);
-    let tree = Tree::open(&places.images, remote(options)?);
-    let tree = Arc::new(tree.map_err(|error| image(error.to_string()))?);
+    // What CRIU reads itself of a packed dump is there until the end.
+    let (tree, _others) = dump(options, &places.images)?;
     let setup = setup(options, places.record.as_deref(), &tree, Arc::clone(&say))?;
     // The socket's name is short in the work directory, as a socket's must be.
     std::env::set_current_dir(&places.work).map_err(failed)?;
@@ -221,6 +225,33 @@ impl Places {
             let _ = writeln!(log, "pagetide: {text}");
         }))
     }
+}
+
+/// The dump that is restored.
+fn dump(options: &Criu, images: &Path) -> Result<(Arc<Tree>, Others), Failure> {
+    let failed = |error: &dyn ToString| Failure::new(Exit::Store, error.to_string());
+    let remote = remote(options)?;
+    let index = match remote {
+        None => index_of(images).map_err(|error| failed(&error))?,
+        Some(_) => None,
+    };
+    let Some(index) = index else {
+        if options.store.is_some() {
+            let text = format!("--store: {} has no {INDEX_NAME}", images.display());
+            return Err(Failure::new(Exit::Store, text));
+        }
+        let tree = Tree::open(images, remote).map_err(|error| failed(&error))?;
+        return Ok((Arc::new(tree), Others::default()));
+    };
+    let uri = options.store.as_ref().unwrap_or(&index.store);
+    let shelf = Shelf::open(uri).map_err(|error| {
+        let text = format!("the store of the pages: {error}; --store names another place");
+        Failure::new(Exit::Store, text)
+    })?;
+    let packed = Arc::new(Packed::open(index, &shelf).map_err(|error| failed(&error))?);
+    let tree = Tree::packed(images, Arc::clone(&packed)).map_err(|error| failed(&error))?;
+    let others = Others::make(images, &packed).map_err(|error| failed(&error))?;
+    Ok((Arc::new(tree), others))
 }
 
 fn remote(options: &Criu) -> Result<Option<Remote>, Failure> {

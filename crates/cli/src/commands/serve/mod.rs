@@ -14,9 +14,10 @@ use pagetide_serve::source::{self, Source};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::commands::told;
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
-use shared::{listening, recorder_at, told};
+use shared::{listening, recorder_at};
 
 /// Clients at a time: each has a thread and three descriptors.
 const CLIENTS_MAX: usize = 1024;
@@ -29,7 +30,7 @@ pub enum ServeCommand {
     Firecracker(Firecracker),
     /// Give processes that CRIU restores lazily their memory: in place of `criu lazy-pages`
     #[command(long_about = criu::ABOUT, after_help = crate::exit::OF_SERVE_CRIU)]
-    Criu(criu::Criu),
+    Criu(Box<criu::Criu>),
 }
 
 const FIRECRACKER_ABOUT: &str = "\

@@ -1,5 +1,4 @@
 //! What the ways of serving have in common.
-use std::io::Write as _;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
@@ -17,12 +16,6 @@ pub(super) fn recorder_at(path: &Path, source: &dyn Source) -> Result<Recorder, 
         return Err(Failure::new(Exit::Store, text));
     }
     Ok(Recorder::new(path, source.id(), source.pages()))
-}
-
-/// Says something to whoever watches.
-pub(super) fn told(text: &str) {
-    // A closed stderr leaves nobody to tell.
-    let _ = writeln!(std::io::stderr(), "pagetide: {text}");
 }
 
 /// A socket at `path`.

@@ -6,6 +6,7 @@
 mod check;
 mod client;
 mod engine;
+mod entries;
 mod records;
 pub(super) mod resp;
 pub(super) mod route;
