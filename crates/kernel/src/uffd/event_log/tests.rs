@@ -2,6 +2,7 @@
 use std::cell::RefCell;
 
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 use super::model::{BLOCK, Call, Model, PLACES, block, exercise, run};
 use super::*;
@@ -17,7 +18,12 @@ fn calls() -> impl Strategy<Value = Call> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(50_000))]
+    // The same cases each time, as a few in ten million cannot be told apart (decision 0013). What
+    // is new is looked for by the fuzz target.
+    #![proptest_config(ProptestConfig {
+        rng_seed: RngSeed::Fixed(1),
+        ..ProptestConfig::with_cases(50_000)
+    })]
 
     #[test]
     fn what_is_known_in_the_end_is_what_is_there(
