@@ -1,8 +1,8 @@
 //! Memory that has grown in place and is not known yet.
 //!
-//! `mremap` and `brk` lengthen a mapping, and the new part has what the mapping has: it is
-//! registered, and marked to be left out of forked children. Until the scanner has attached it, a
-//! fork would not know to take that mark off.
+//! `mremap` lengthens a mapping, and the new part has what the mapping has: it is registered, and
+//! marked to be left out of forked children. Until the scanner has attached it, a fork would not
+//! know to take that mark off.
 use pagetide_kernel::maps::{Backing, Maps};
 use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::{PageRange, each_gap, own};
