@@ -112,3 +112,8 @@ pub fn only(cpu: usize) -> CpuSet {
     set.set(cpu);
     set
 }
+
+/// Tests in which threads keep to a processor go one at a time: tasks that have inherited that are
+/// looked for among all threads of the process, and let go.
+#[cfg(test)]
+pub(super) static ALONE: pagetide_kernel::sync::Mutex<()> = pagetide_kernel::sync::Mutex::new(());

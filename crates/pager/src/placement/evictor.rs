@@ -108,13 +108,14 @@ impl EvictorPlace {
 
 #[cfg(test)]
 mod tests {
-    use super::super::binding::only;
+    use super::super::binding::{ALONE, only};
     use super::*;
     use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_getcpu};
     use std::time::Duration;
 
     /// On a thread of its own, so that other tests' threads stay where they are.
     fn apart(test: impl FnOnce() + Send + 'static) {
+        let _alone = ALONE.lock();
         std::thread::spawn(test).join().expect("the test failed");
     }
 

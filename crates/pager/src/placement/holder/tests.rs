@@ -1,11 +1,11 @@
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 
-use pagetide_kernel::sync::{Mutex, now_ns};
+use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::thread::processor_of;
 use rustix::thread::{CpuSet, Pid, gettid, sched_getaffinity, sched_setaffinity};
 
-use super::super::binding::only;
+use super::super::binding::{ALONE, only};
 use super::super::hold::RESPITE_NS;
 use super::*;
 
@@ -60,8 +60,6 @@ fn beside(test: impl FnOnce(&HeldThread, &FaultProcessors, &mut Holder, Program)
     if all < 2 {
         return eprintln!("skipped: one processor only");
     }
-    // One at a time: inherited tasks are looked for among all threads of the process.
-    static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock();
     std::thread::spawn(|| {
         let (held, faults) = (HeldThread::default(), FaultProcessors::default());
