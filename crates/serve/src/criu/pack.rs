@@ -136,8 +136,15 @@ pub fn pack(
     summary.index_bytes = meta.map_or(0, |meta| meta.len());
     let packed = Packed::open(index, shelf).map_err(|error| PackError::Lost(error.0))?;
     if remove_pages {
-        verify(&Arc::new(packed), &files)?;
-        for file in files.iter().filter(|file| file.level == 0) {
+        let packed = Arc::new(packed);
+        verify(&packed, &files)?;
+        // One that the index does not name was not packed.
+        let is_packed = |file: &&PagesFile| packed.index().file(0, file.number).is_some();
+        for file in files
+            .iter()
+            .filter(|file| file.level == 0)
+            .filter(is_packed)
+        {
             let removed = fs::remove_file(&file.path);
             removed.map_err(|error| ImageError::new(&file.path, error))?;
         }
@@ -411,7 +418,12 @@ fn verify(packed: &Arc<Packed>, files: &[PagesFile]) -> Result<(), PackError> {
             Ok(())
         };
         match there {
-            Some(file) => each_page(file, |page| next(Some(page)))?,
+            Some(file) => {
+                each_page(file, |page| next(Some(page)))?;
+                if number != of.pages() {
+                    return Err(changed(file));
+                }
+            }
             None => (0..of.pages()).try_for_each(|_| next(None))?,
         }
     }

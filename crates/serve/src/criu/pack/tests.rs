@@ -72,6 +72,10 @@ fn equal_pages_are_there_once() {
     // All it says is in the index now.
     let last = packed(&other, &shelf, true);
     assert_eq!((last.pages, last.new_pages, last.added_bytes), (3, 0, 0));
+    // What it does not name was not packed, and stays.
+    Dump { place: &other }.pages(9, &[7]);
+    packed(&other, &shelf, true);
+    assert!(other.join("pages-9.img").exists());
 }
 
 #[test]
