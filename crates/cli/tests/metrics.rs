@@ -157,7 +157,7 @@ fn a_parser_that_others_wrote_takes_it() {
         .write_all(text.as_bytes())
         .unwrap();
     let output = python.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "20\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "21\n");
 }
 
 #[test]

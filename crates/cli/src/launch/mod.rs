@@ -72,13 +72,13 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         true => Some(run_dir.leave_open()?),
         false => None,
     };
-    if options.per_run {
+    if budget.is_shared {
         run_dir.share_budget(budget.resident_bytes)?;
     }
     let wishes = Wishes {
         budget_bytes: budget.resident_bytes,
         memory_bytes: budget.memory_bytes,
-        per_run: options.per_run,
+        per_run: budget.is_shared,
         store,
         policy: options.policy,
         trace: outputs.trace.clone(),
