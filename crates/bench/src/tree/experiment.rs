@@ -27,7 +27,7 @@ pub struct Plan {
     #[arg(long, default_value = "128M", value_parser = size)]
     pub resident: usize,
     /// Pages that each program reads
-    #[arg(long, default_value_t = 30_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, default_value_t = 5_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub accesses: u64,
     /// Starts of a process of which the mean counts
     #[arg(long, default_value_t = 200, value_parser = crate::arguments::at_least_one())]
@@ -137,7 +137,10 @@ impl System<Scenario> for Way<'_> {
 
 fn options(words: &[&str], bytes: usize) -> Option<Vec<String>> {
     let resident = format!("--resident={bytes}");
-    let words = words.iter().map(|word| (*word).to_owned());
+    let words = ["--quiet"]
+        .iter()
+        .chain(words)
+        .map(|word| (*word).to_owned());
     Some(words.chain([resident]).collect())
 }
 

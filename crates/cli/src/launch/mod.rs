@@ -63,8 +63,8 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         return Err(Failure::new(Exit::CannotPage, message));
     }
     let agent = agent::find()?;
-    store::check_file_limit()?;
     let budget = Budget::of(options)?;
+    store::check_file_limit(budget.is_shared)?;
     let store = store::open(&options.store, budget.memory_bytes)?;
     let (outputs, group) = (Outputs::open(options)?, warned_group(budget, options.quiet));
     let run_dir = RunDir::create(&options.bases)?;
