@@ -328,7 +328,7 @@ fn a_run_inside_a_run_has_its_own_budget() {
             !text.is_empty()
                 && text
                     .lines()
-                    .all(|line| line.contains("\"budget_bytes\":2097152")),
+                    .all(|line| line.contains("\"run_budget_bytes\":2097152")),
             "{text}"
         );
     });

@@ -127,6 +127,11 @@ impl Warnings {
                 0 => "--resident",
                 _ => "--memory",
             };
+            // A budget that is the run's is changed by the launcher's number, which this is.
+            let limited = match has.run_budget_bytes {
+                0 => process.pid,
+                _ => std::process::id(),
+            };
             told.push(format!(
                 "{}: {:.0} % of its time is spent waiting for pages; with more memory than {} it \
                  runs faster: `pagetide limit {} SIZE` now, a larger {option} the next time, and \
@@ -134,7 +139,7 @@ impl Warnings {
                 name(),
                 100.0 * span.stalled,
                 Bytes(has.bound_bytes()),
-                process.pid,
+                limited,
                 process.pid
             ));
         }
@@ -257,6 +262,11 @@ mod tests {
         let told = warnings.take(at(41.0, 9.0, 13.0));
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].contains("73 % of its time") && told[0].contains("pagetide limit 9"));
+        let mut of_run = at(60.0, 50.0, 9.0);
+        of_run[0].reading.statistics.run_budget_bytes = 400 << 20;
+        let told = &Warnings::default().at_end(&of_run)[0];
+        let limit = format!("`pagetide limit {} SIZE`", std::process::id());
+        assert!(told.contains(&limit) && told.contains("400 MiB"), "{told}");
         assert!(warnings.take(at(60.0, 29.0, 13.0)).is_empty());
         assert!(Warnings::default().at_end(&at(60.0, 9.0, 50.0)).is_empty());
         assert_eq!(Warnings::default().at_end(&at(60.0, 50.0, 9.0)).len(), 1);
