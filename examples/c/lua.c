@@ -1,8 +1,8 @@
 /* A Lua program that saves its whole heap while it goes on, beside its own two ways: writing what
  * it holds as text, and a forked child that writes the heap. A new process goes on from the file.
  *
- *     cc -no-pie -pthread lua.c $(pkg-config --cflags lua5.4) $(pkg-config --cflags --libs pagetide) \
- *         -l:liblua5.4.a -lm && ./a.out FILE [ACCOUNTS]
+ *     cc -no-pie -pthread lua.c $(pkg-config --cflags --libs pagetide) \
+ *         $(pkg-config --cflags lua5.4) -l:liblua5.4.a -lm && ./a.out FILE [ACCOUNTS]
  *
  * A heap is full of pointers to itself and to Lua's functions. So it lies at an address of the
  * program's choice, and Lua is linked statically into a program that is always loaded at the same

@@ -79,7 +79,8 @@ static void change(sqlite3 *database, long rows, long changes, int round) {
     run(database, "BEGIN");
     for (long i = 0; i < changes; i++) {
         char sql[128];
-        long row = 1 + (long)((unsigned long)(i + round * changes) * 2654435761UL % (unsigned long)rows);
+        unsigned long number = (unsigned long)(i + round * changes) * 2654435761UL;
+        long row = 1 + (long)(number % (unsigned long)rows);
         snprintf(sql, sizeof sql, "UPDATE t SET changed = changed + %d WHERE id = %ld", round, row);
         run(database, sql);
     }
@@ -97,7 +98,7 @@ static void write_all(int file, const char *bytes, size_t length, off_t offset) 
     }
 }
 
-/* ---- Three ways to bring a file up to date; each returns the bytes written -------------------- */
+/* ---- Three ways to bring a file up to date; each returns the bytes written ------------------- */
 
 struct update {
     int file;

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 
@@ -37,6 +38,13 @@ def test_a_program_runs_under_it():
 def test_numpy_is_not_imported_before_it_is_needed(python):
     done = python("import sys, pagetide; print('numpy' in sys.modules, 'json' in sys.modules)")
     assert done.stdout == "False False\n", done
+
+
+def test_a_free_threaded_interpreter_stays_one(python):
+    if not sysconfig.get_config_var("Py_GIL_DISABLED"):
+        pytest.skip("this interpreter has a GIL")
+    done = python("import sys, pagetide._pagetide; print(sys._is_gil_enabled())")
+    assert done.stdout == "False\n", done
 
 
 def test_every_public_name_says_what_it_is():

@@ -95,6 +95,28 @@ impl Mapping {
         Mapping::with(len, ProtFlags::READ | ProtFlags::WRITE)
     }
 
+    /// The bytes of a huge page (2 MiB), which is one where the system has them. Not from address
+    /// space that was set aside.
+    pub fn huge() -> Result<Mapping, Errno> {
+        const HUGE: usize = 2 << 20;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
+        let whole =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), 2 * HUGE, protection, flags) }? as usize;
+        let address = whole.next_multiple_of(HUGE);
+        for rest in [whole..address, address + HUGE..whole + 2 * HUGE] {
+            if !rest.is_empty() {
+                // SAFETY: mapped just now, and nobody knows of it.
+                unsafe { munmap(rest.start as *mut _, rest.len()) }?;
+            }
+        }
+        let mapping = Mapping::exclude(address, HUGE)?.without_dump();
+        // SAFETY: advice on our own new mapping changes no contents.
+        let _ = unsafe { madvise(address as *mut _, HUGE, Advice::LinuxHugepage) };
+        Ok(mapping)
+    }
+
     /// Reserves address space without access.
     pub fn reserve(len: usize) -> Result<Mapping, Errno> {
         Mapping::with(len, ProtFlags::empty())

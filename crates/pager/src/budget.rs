@@ -10,6 +10,8 @@ use crate::ledger::Ledger;
 /// Most pages lent so that an instruction that needs several at once can finish: 256 KiB.
 const LOAN_MAX: u64 = 64;
 /// How long a loan lasts.
+/// The most pages that are kept free, unless it is said otherwise.
+const RESERVE_MAX: u64 = 512;
 const LOAN_NS: u64 = 2_000_000;
 
 /// The account of resident pages. Pages are counted before they are installed and until their
@@ -28,6 +30,8 @@ pub struct Budget {
     wanted: AtomicU64,
     /// Threads that serve their faults themselves and wait for room.
     waiting: AtomicU64,
+    /// The most pages that are kept free.
+    reserve_max: u64,
     /// Pages that the evictor itself touches, from the first to before the second; none if they are
     /// equal.
     evictors: [AtomicU64; 2],
@@ -82,6 +86,7 @@ impl Budget {
             managed: AtomicU64::new(0),
             wanted: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            reserve_max: RESERVE_MAX,
             evictors: [const { AtomicU64::new(0) }; 2],
             work: Doorbell::new(),
             progress: Doorbell::new(),
@@ -163,7 +168,12 @@ impl Budget {
     pub(crate) fn high_water(&self) -> u64 {
         let beyond = self.managed.load(Ordering::Relaxed);
         let beyond = beyond.saturating_sub(self.get());
-        (self.get() / 32).min(512).min(beyond)
+        (self.get() / 32).min(self.reserve_max).min(beyond)
+    }
+
+    /// Keeps no more than `pages` free.
+    pub(crate) fn keep_free_at_most(&mut self, pages: u64) {
+        self.reserve_max = pages;
     }
 
     /// So many pages are attached.

@@ -15,6 +15,7 @@ use crate::evict::staging::{BATCH_PAGES, HELD_MAX, Staging};
 use crate::fault::blocks::Blocks;
 use crate::fault::filled_ahead::FilledAhead;
 use crate::fault::pointers::Pointers;
+use crate::fault::scans::Scans;
 use crate::fault::streams::Streams;
 use crate::footprint::Footprint;
 use crate::gate::Gate;
@@ -35,6 +36,9 @@ use crate::source::Source;
 use crate::stores::Stores;
 use crate::tree::member::Member;
 use crate::write_notification::WriteNotifications;
+
+/// Pages kept free over a source: scans read far ahead.
+const SCANNED_RESERVE_PAGES: u64 = 2048;
 
 /// The state the pager's threads share, by what belongs together.
 pub struct Pager {
@@ -70,6 +74,8 @@ pub struct Pager {
     pub(crate) placement: Placement,
     /// What is missed in a steady order.
     pub(crate) streams: Streams,
+    /// The same that goes on for long, in a source.
+    pub(crate) scans: Scans,
     /// Where neighbours are missed together.
     pub(crate) blocks: Blocks,
     pub(crate) pointers: Pointers,
@@ -139,6 +145,7 @@ impl Pager {
             write_notifications: WriteNotifications::new(),
             placement: Placement::default(),
             streams: Streams::default(),
+            scans: Scans::default(),
             blocks: Blocks::default(),
             pointers: Pointers::default(),
             pauses: Pauses::default(),
@@ -230,6 +237,7 @@ impl Pager {
     pub(crate) fn with_source(mut self, source: Box<dyn Store>, range: PageRange) -> Pager {
         let generation = self.stores.put_below(source);
         self.source = Source::new(range, generation);
+        self.budget.keep_free_at_most(SCANNED_RESERVE_PAGES);
         self
     }
 
@@ -279,6 +287,8 @@ impl Pager {
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.budget.work.ring();
+        self.budget.progress.ring();
+        self.scans.asked.ring();
         self.ring_fault_thread();
     }
 

@@ -9,6 +9,7 @@ use pagetide_store::Slot;
 
 use crate::page::table::PageTable;
 use crate::page::word::{Place, State};
+use crate::stores::Stores;
 
 /// Pages whose words are written at once: a page of words.
 const BLOCK_PAGES: u64 = 512;
@@ -41,6 +42,14 @@ impl Source {
     /// Whether `page` holds what the source has while it is untouched.
     pub(crate) fn has(&self, page: PageNumber) -> bool {
         self.pages.contains(page)
+    }
+
+    /// `page` will be asked for before long, alone: tells the store, if it is in the source.
+    pub(crate) fn will_need(&self, stores: &Stores, page: PageNumber) {
+        if self.has(page) {
+            let slot = Slot((page.0 - self.pages.start.0) as u32);
+            stores.of(self.generation).will_need(slot);
+        }
     }
 
     /// Has the word of `page`, which is untouched, say where its bytes are, if it is in the source;

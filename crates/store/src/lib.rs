@@ -124,6 +124,12 @@ pub trait Store: Send + Sync {
             .try_for_each(|(slot, page)| self.get(*slot, page))
     }
 
+    /// `slot` will be read alone before long. What a store does with that, if anything, changes no
+    /// bytes and takes no time.
+    fn will_need(&self, slot: Slot) {
+        let _ = slot;
+    }
+
     /// Whether `page` has the bytes that were put in `slot`, which is in use, by a checksum of 64
     /// bits under a key that only this process has: two pages that differ are taken for equal once
     /// in 2^64 times. Reads nothing from where the bytes are.

@@ -1,20 +1,33 @@
 //! A file as the store of pages that nobody has written: slot `n` is the file's page `n`, and
 //! nothing is ever put.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::IoSliceMut;
-use std::os::fd::AsFd;
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt;
 
-use rustix::io::{Errno, preadv};
+use rustix::fs::{Advice, OFlags, fadvise};
+use rustix::io::{Errno, pread, preadv};
 
 use crate::{Capabilities, ErrorKind, Freeze, PAGE_SIZE, Page, Slot, Store, StoreError, Usage};
 
 /// Pages of one system call.
-const CALL_PAGES: usize = 64;
+const CALL_PAGES: usize = 512;
+/// So many pages are read past the page cache: what it keeps of them takes memory a second time,
+/// and more processor time than the reading.
+const DIRECT_PAGES: usize = 32;
+
+/// Whether most of a file's `length` bytes from `offset` on are in the page cache, or that cannot
+/// be told.
+pub type IsCached = fn(file: BorrowedFd<'_>, offset: u64, length: u64) -> bool;
 
 /// See the module's text.
 struct Source {
     file: File,
+    /// The same, to be read past the page cache, where that can be done.
+    direct: Option<File>,
+    is_cached: IsCached,
     /// Of the first page.
     offset: u64,
     /// Bytes from there on; what its last page has beyond them are zeros.
@@ -27,7 +40,12 @@ struct Source {
 ///
 /// # Errors
 /// [`ErrorKind::Config`] if the file cannot be read, or does not have these bytes.
-pub fn source(file: File, offset: u64, length: u64) -> Result<Box<dyn Store>, StoreError> {
+pub fn source(
+    file: File,
+    offset: u64,
+    length: u64,
+    is_cached: IsCached,
+) -> Result<Box<dyn Store>, StoreError> {
     let config = |context: String| StoreError::new(ErrorKind::Config, context);
     let size = match file.metadata() {
         Ok(metadata) if metadata.is_file() => metadata.len(),
@@ -46,13 +64,53 @@ pub fn source(file: File, offset: u64, length: u64) -> Result<Box<dyn Store>, St
         )));
     }
     Ok(Box::new(Source {
+        direct: open_direct(&file, offset),
+        is_cached,
         file,
         offset,
         length,
     }))
 }
 
+/// `file` once more, for reads past the page cache of pages that begin at `offset`.
+fn open_direct(file: &File, offset: u64) -> Option<File> {
+    let is_aligned = offset.is_multiple_of(PAGE_SIZE as u64);
+    let flags = OFlags::DIRECT.bits() as i32;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(flags);
+    is_aligned.then(|| options.open(path).ok()).flatten()
+}
+
+/// Reads into `pages` but for their first `skipped` bytes, with one call; how many bytes there
+/// were.
+fn read_some(file: &File, at: u64, pages: &mut [Page], skipped: usize) -> Result<usize, Errno> {
+    if let [page] = pages {
+        return pread(file, &mut page.0[skipped..], at);
+    }
+    let mut slices = [const { None }; CALL_PAGES];
+    let (mut count, mut skip) = (0, skipped);
+    for (slice, page) in slices.iter_mut().zip(pages) {
+        *slice = Some(IoSliceMut::new(&mut page.0[skip..]));
+        (skip, count) = (0, count + 1);
+    }
+    let mut slices = slices.map(|slice| slice.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+    preadv(file, &mut slices[..count], at)
+}
+
 impl Source {
+    /// Reads many pages from byte `at` of the file on past the page cache, unless they are there.
+    /// Returns how many bytes; what is missing is to be read otherwise.
+    fn read_directly(&self, at: u64, pages: &mut [Page]) -> usize {
+        let Some(direct) = self.direct.as_ref().filter(|_| pages.len() >= DIRECT_PAGES) else {
+            return 0;
+        };
+        match (self.is_cached)(self.file.as_fd(), at, size_of_val(pages) as u64) {
+            true => 0,
+            false => read_some(direct, at, pages, 0).unwrap_or(0),
+        }
+    }
+
     /// Reads as many pages as `pages` has, from page `first` on.
     fn read(&self, first: u64, pages: &mut [Page]) -> Result<(), StoreError> {
         let start = first * PAGE_SIZE as u64;
@@ -64,32 +122,18 @@ impl Source {
         }
         let whole = pages.len() * PAGE_SIZE;
         let wanted = whole.min((self.length - start) as usize);
-        let mut done = 0;
+        let mut done = self.read_directly(self.offset + start, pages).min(wanted);
         while done < wanted {
-            let mut slices = [const { None }; CALL_PAGES];
-            let mut rest = wanted - done;
-            let from = done / PAGE_SIZE;
-            let mut count = 0;
-            for (slice, page) in slices.iter_mut().zip(&mut pages[from..]) {
-                let skipped = if count == 0 { done % PAGE_SIZE } else { 0 };
-                let bytes = (PAGE_SIZE - skipped).min(rest);
-                if bytes == 0 {
-                    break;
-                }
-                *slice = Some(IoSliceMut::new(&mut page.0[skipped..skipped + bytes]));
-                rest -= bytes;
-                count += 1;
-            }
-            let mut slices = slices.map(|slice| slice.unwrap_or_else(|| IoSliceMut::new(&mut [])));
+            let (from, skipped) = (done / PAGE_SIZE, done % PAGE_SIZE);
             let at = self.offset + start + done as u64;
-            match preadv(self.file.as_fd(), &mut slices[..count], at) {
+            match read_some(&self.file, at, &mut pages[from..], skipped) {
                 Ok(0) => {
                     return Err(StoreError::new(
                         ErrorKind::Io,
                         format!("the source file ends at byte {at}: it was made shorter"),
                     ));
                 }
-                Ok(bytes) => done += bytes,
+                Ok(bytes) => done = wanted.min(done + bytes),
                 Err(Errno::INTR) => {}
                 Err(errno) => {
                     let context = format!("read the source file at byte {at}");
@@ -137,6 +181,12 @@ impl Store for Source {
         Ok(())
     }
 
+    fn will_need(&self, slot: Slot) {
+        let at = self.offset + u64::from(slot.0) * PAGE_SIZE as u64;
+        let length = NonZeroU64::new(PAGE_SIZE as u64);
+        let _ = fadvise(&self.file, at, length, Advice::WillNeed);
+    }
+
     fn holds(&self, _: Slot, _: &Page) -> bool {
         false
     }
@@ -182,10 +232,20 @@ mod tests {
             .collect();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&bytes).unwrap();
-        for offset in [0, 128, 5000] {
+        for (offset, cached) in [
+            (0, true),
+            (0, false),
+            (4096, false),
+            (128, false),
+            (5000, true),
+        ] {
             let part = &bytes[offset..];
+            let is_cached: IsCached = match cached {
+                true => |_, _, _| true,
+                false => |_, _, _| false,
+            };
             let file = file.try_clone().unwrap();
-            let store = source(file, offset as u64, part.len() as u64).unwrap();
+            let store = source(file, offset as u64, part.len() as u64, is_cached).unwrap();
             let pages = part.len().div_ceil(PAGE_SIZE);
             let slots: Vec<Slot> = (0..pages as u32).map(Slot).collect();
             let dirt = || Page([0xee; PAGE_SIZE]);
@@ -211,11 +271,13 @@ mod tests {
     fn what_the_file_has_not_is_an_error_and_never_zeros() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        let beyond = source(file.try_clone().unwrap(), 4096, 4097).err().unwrap();
+        let beyond = source(file.try_clone().unwrap(), 4096, 4097, |_, _, _| true)
+            .err()
+            .unwrap();
         assert_eq!(beyond.kind, ErrorKind::Config);
         assert!(beyond.to_string().contains("has 8192 bytes"), "{beyond}");
 
-        let store = source(file.try_clone().unwrap(), 0, 8192).unwrap();
+        let store = source(file.try_clone().unwrap(), 0, 8192, |_, _, _| true).unwrap();
         file.set_len(5000).unwrap();
         let shorter = store.get(Slot(1), &mut Page::ZERO.clone()).unwrap_err();
         assert_eq!(shorter.kind, ErrorKind::Io);

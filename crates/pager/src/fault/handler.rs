@@ -17,7 +17,6 @@ use super::claim::{Claim, Purpose};
 use super::predict::WritePredictor;
 use super::recent::Recent;
 use super::scattered::Scattered;
-use super::streams::WINDOW_MAX;
 use super::walks::Walks;
 use crate::budget::Reservation;
 use crate::handles::{StartError, system};
@@ -25,8 +24,8 @@ use crate::page::word::{State, Word};
 use crate::pager::Pager;
 use crate::write_notification::ReadSection;
 
-/// Most pages installed at once: a stream's widest window.
-pub(super) const RUN_PAGES: usize = WINDOW_MAX as usize;
+/// Most pages installed at once, of a scan: a huge page.
+pub(super) const RUN_PAGES: usize = 512;
 /// Tries of a failing read before the page is given up; the store's own retries come on top.
 const FETCH_TRIES: u32 = 3;
 
@@ -92,6 +91,14 @@ impl<'p> Handler<'p> {
             predictor: WritePredictor::default(),
             may_block,
             detaching: false,
+        })
+    }
+
+    /// One that reads ahead of scans. What a device writes to a huge page is one piece to it.
+    pub(crate) fn for_scans(pager: &'p Pager) -> Result<Handler<'p>, StartError> {
+        Ok(Handler {
+            buffer: Mapping::huge().map_err(system("mmap"))?,
+            ..Handler::new(pager, true)?
         })
     }
 

@@ -14,6 +14,7 @@ mod predict;
 mod publish;
 mod read_ahead;
 mod recent;
+pub(crate) mod scans;
 mod scattered;
 pub mod signal;
 mod spin;

@@ -4,12 +4,14 @@
 //! A page read ahead never takes what a fault might need: it is fetched only while more than the
 //! evictor's low-water reserve is free.
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use pagetide_kernel::{PageNumber, PageRange};
 
 use super::claim::{Claim, Purpose};
 use super::handler::{Handler, RUN_PAGES};
 use super::pointers::{Turn, WORDS};
+use super::scans::Miss;
 use super::streams::{Ask, WINDOW_MAX};
 use crate::page::word::State;
 use crate::pager::Pager;
@@ -22,7 +24,8 @@ const AT_ONCE: u32 = 16;
 /// possible: 64 pages come from a server in the time of eight that are asked for singly. A source
 /// is a file, and may be one.
 fn at_once(pager: &Pager) -> u32 {
-    match pager.source.is_some() || pager.stores.active().capabilities().get_sleeps {
+    match pager.stores.active().capabilities().get_sleeps {
+        _ if pager.source.is_some() => RUN_PAGES as u32,
         true => WINDOW_MAX,
         false => AT_ONCE,
     }
@@ -36,7 +39,13 @@ impl Handler<'_> {
         if self.detaching {
             return;
         }
+        if self.is_of_scan(page) {
+            return;
+        }
         let advice = pager.streams.missed(page);
+        if advice.ask.is_some_and(|ask| self.begins_scan(page, ask)) {
+            return;
+        }
         if advice.hits > 0 {
             let hits = u64::from(advice.hits);
             pager.ledger.prefetch_hits.fetch_add(hits, Relaxed);
@@ -64,6 +73,59 @@ impl Handler<'_> {
             pager.ring_fault_thread();
         }
         self.read_ahead(ask.first(at_once));
+    }
+
+    /// Whether `page` is of a scan, ahead of which others read.
+    fn is_of_scan(&self, page: PageNumber) -> bool {
+        let pager = self.pager;
+        if !pager.source.is_some() {
+            return false;
+        }
+        match pager.scans.missed(page, pager.budget.get()) {
+            Miss::Other => false,
+            Miss::Late => true,
+            Miss::Mark { used, next } => {
+                pager.ledger.prefetch_hits.fetch_add(used, Relaxed);
+                pager.source.will_need(&pager.stores, next);
+                true
+            }
+        }
+    }
+
+    /// Whether the stream that asks for `ask`, behind `page`, is a scan from now on.
+    fn begins_scan(&self, page: PageNumber, ask: Ask) -> bool {
+        let (pager, is_whole) = (self.pager, ask.stride == 1 && ask.count == WINDOW_MAX);
+        is_whole && pager.source.has(page) && pager.scans.begin(page, pager.budget.get())
+    }
+
+    /// Reads ahead of scans, beside the fault thread, until the pager closes.
+    pub(crate) fn serve_scans(&mut self) {
+        let pager = self.pager;
+        loop {
+            let (asked, evicted) = (pager.scans.asked.look(), pager.budget.progress.look());
+            if pager.is_closing() {
+                return;
+            }
+            // The evictor works meanwhile: some of what it keeps free is taken.
+            let budget = &pager.budget;
+            let room = budget.free().saturating_sub(budget.low_water() / 2);
+            if room < (budget.high_water() / 4).clamp(1, RUN_PAGES as u64) {
+                let soon = Some(Duration::from_millis(10));
+                budget.progress.wait(evicted, soon);
+                continue;
+            }
+            let Some(pages) = pager.scans.take(room.min(RUN_PAGES as u64)) else {
+                pager.scans.asked.wait(asked, None);
+                continue;
+            };
+            let (mut rest, mut read) = (pages, 0);
+            while !rest.is_empty() {
+                let fetched = self.fetch_run(rest, rest.pages(), Purpose::Ahead);
+                rest = rest.after(fetched.max(1));
+                read += fetched;
+            }
+            pager.scans.note_read(pages.start, read);
+        }
     }
 
     /// The block to read with `page`, if no stream reads ahead from there and there is room for all

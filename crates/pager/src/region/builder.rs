@@ -1,19 +1,22 @@
 //! How a region comes to be: memory, pager, threads.
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-use pagetide_kernel::PageRange;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::park::Exemption;
+use pagetide_kernel::residency::cachestat;
 use pagetide_kernel::sync::Mutex;
 use pagetide_kernel::thread::{C_LIBRARY_SIGNALS, Urgency, set_signal_mask, set_urgency};
+use pagetide_kernel::{PAGE_SIZE, PageRange};
 use pagetide_store::Store;
 use rustix::io::Errno;
 
 use super::{Delivery, Region, RegionError, Served};
 use crate::evict::controller::Evictor;
+use crate::fault::handler::Handler;
 use crate::fault::pool::HandlerPool;
 use crate::fault::signal::Registration;
 use crate::fault::thread::FaultThread;
@@ -22,6 +25,9 @@ use crate::ledger::Ledger;
 use crate::page::policy::Kind;
 use crate::requests::{Completion, Request};
 use crate::{Handles, Ownership, Pager, StartError};
+
+/// Threads that read ahead of scans: while one waits for the disk another installs pages.
+const AHEAD_THREADS: usize = 2;
 
 /// A handler of the program's that touches the region must not run on a thread that serves the
 /// region.
@@ -150,7 +156,8 @@ impl Builder {
             None => pagetide_store::open(&uri)?,
         };
         let source = source.map(|(file, offset, length)| {
-            pagetide_store::source(file, offset, length).map(|source| (source, length))
+            let source = pagetide_store::source(file, offset, length, is_cached);
+            source.map(|source| (source, length))
         });
         let source = source.transpose()?;
         if delivery == Delivery::Signal && store.capabilities().get_allocates {
@@ -202,6 +209,12 @@ impl Builder {
     }
 }
 
+/// Where the kernel does not tell (before Linux 6.5), what is asked for may be there.
+fn is_cached(file: BorrowedFd<'_>, offset: u64, length: u64) -> bool {
+    cachestat(file, offset, length)
+        .map_or(true, |found| 2 * found.cached * PAGE_SIZE as u64 >= length)
+}
+
 /// A ledger of this process, which lives for good.
 fn new_ledger() -> Result<&'static Ledger, Errno> {
     let memory = Mapping::new(Ledger::SIZE)?;
@@ -228,7 +241,19 @@ fn start_threads(pager: &Arc<Pager>) -> Result<Vec<JoinHandle<()>>, StartError> 
     })?;
     ready.wait().map_err(system("mmap"))?;
     let evict = start("pagetide-evict", move || Evictor::new(&evict_pager).run())?;
-    Ok(vec![fault, evict])
+    let mut threads = vec![fault, evict];
+    let ahead = usize::from(pager.source.is_some()) * AHEAD_THREADS;
+    for _ in 0..ahead {
+        let ahead_pager = Arc::clone(pager);
+        let ahead = start("pagetide-ahead", move || {
+            // Without the memory for it, pages are read by who needs them.
+            if let Ok(mut handler) = Handler::for_scans(&ahead_pager) {
+                handler.serve_scans();
+            }
+        });
+        threads.push(ahead.inspect_err(|_| pager.close())?);
+    }
+    Ok(threads)
 }
 
 fn start(name: &str, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {

@@ -597,6 +597,35 @@ fn a_source_is_read_on_demand_and_again_and_never_written() {
     assert!(now == bytes, "the file is as it was");
 }
 
+/// Long passes over a source are read ahead of by threads of their own, past the page cache; what
+/// was written shows all the same, and the bound holds.
+#[test]
+fn a_scan_over_a_source_shows_the_file_and_what_was_written() {
+    if !can_page() {
+        return;
+    }
+    const PAGES: usize = 8192;
+    let (file, mut expected) = source_file(PAGES, 100);
+    file.sync_all().unwrap();
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    let builder = builder().source(file, 0, expected.len() as u64);
+    let mut region = builder.resident((2048 * PAGE) as u64).build().unwrap();
+    for page in (50..PAGES).step_by(100) {
+        region.as_mut_slice()[page * PAGE] ^= 0xff;
+        expected[page * PAGE] ^= 0xff;
+    }
+    for pass in 1..=2 {
+        assert!(region.as_slice()[..expected.len()] == expected[..], "pass {pass}");
+        let stats = region.stats();
+        // However late the threads are.
+        let ahead = (pass * PAGES / 4) as u64;
+        assert!(stats.prefetched_pages > ahead, "{stats:?}");
+        assert!(stats.prefetch_hits <= stats.prefetched_pages, "{stats:?}");
+        assert!(stats.resident_bytes_max <= (2048 * PAGE) as u64, "{stats:?}");
+    }
+    check_law(&region);
+}
+
 #[test]
 fn what_is_written_over_a_source_stays_written_zeros_too() {
     if !can_page() {

@@ -1,0 +1,221 @@
+"""Arrays by pagetide beside numpy's own ways, with the same memory; each in a process of its own.
+
+    beside.py [--gib 2] [--share 0.12] [--runs 3] [--directory .] [sum] [random] [update]
+
+sum, random  an .npy file by `load` and by `numpy.memmap`, both in a memory cgroup of the share of
+             the array and 48 MiB for the interpreter. A first pass (the file is in no cache) and
+             one after it; 200 000 elements at random.
+update       `a[i] = 3 * a[i] + 1` for 20 000 elements at random at a time: `pagetide.empty` with
+             the store `ram:`, and numpy in a cgroup of the same limit with swap on zram.
+
+For root, in an environment with pagetide and numpy. The cgroup, the swap and the file are removed.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROCESS_BYTES = 48 << 20
+RANDOM_READS = 200_000
+BATCHES, BATCH = 20, 20_000
+
+
+def timed(work):
+    """Seconds that `work` takes, and its result."""
+    begun = time.perf_counter()
+    result = work()
+    return time.perf_counter() - begun, result
+
+
+def source_array(way, path, resident):
+    import numpy as np
+
+    if way == "memmap":
+        return np.load(path, mmap_mode="r")
+    import pagetide
+
+    return pagetide.load(path, resident=resident)
+
+
+def forget(path):
+    """Nothing of the file is in a cache."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def work_sum(way, path, resident):
+    array = source_array(way, path, resident)
+    passes = [timed(array.sum) for _ in range(2)]
+    return {"cold": passes[0][0], "warm": passes[1][0]}, float(passes[1][1])
+
+
+def work_random(way, path, resident):
+    import numpy as np
+
+    array = source_array(way, path, resident)
+    places = np.random.default_rng(1).integers(0, len(array), RANDOM_READS)
+    took, total = timed(lambda: array[places].sum())
+    return {"random": took}, float(total)
+
+
+def work_update(way, gib, resident):
+    import numpy as np
+
+    count = int(gib * (1 << 27))
+    if way == "numpy":
+        array = np.empty(count, np.int64)
+    else:
+        import pagetide
+
+        array = pagetide.empty(count, np.int64, resident=resident)
+    random = np.random.default_rng(1)
+    for start in range(0, count, 1 << 20):
+        array[start : start + (1 << 20)] = random.integers(0, 1 << 32, min(1 << 20, count - start))
+
+    def update():
+        for _ in range(BATCHES):
+            places = random.integers(0, count, BATCH)
+            array[places] = array[places] * 3 + 1
+
+    took, _ = timed(update)
+    return {"update": took}, int(array[random.integers(0, count, 1000)].sum())
+
+
+WORK = {"sum": work_sum, "random": work_random, "update": work_update}
+
+
+@contextlib.contextmanager
+def cgroup(limit):
+    """A memory cgroup; its file of processes."""
+    old = Path("/sys/fs/cgroup/memory")
+    root, name = (old, "memory.limit_in_bytes") if old.is_dir() else (old.parent, "memory.max")
+    group = root / f"pagetide-beside-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / name).write_text(str(limit))
+        yield group / "cgroup.procs"
+    finally:
+        group.rmdir()
+
+
+@contextlib.contextmanager
+def zram_swap(length):
+    """Swap on a zram device of its own."""
+    control = Path("/sys/class/zram-control")
+    if not control.is_dir():
+        subprocess.run(["modprobe", "zram", "num_devices=0"], check=True)
+    number = (control / "hot_add").read_text().strip()
+    device, settings = f"/dev/zram{number}", Path(f"/sys/block/zram{number}")
+    try:
+        with contextlib.suppress(OSError):
+            (settings / "comp_algorithm").write_text("lz4")
+        (settings / "disksize").write_text(str(length))
+        subprocess.run(["mkswap", device], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["swapon", "-p", "32767", device], check=True)
+        try:
+            yield
+        finally:
+            subprocess.run(["swapoff", device], check=True)
+    finally:
+        (control / "hot_remove").write_text(number)
+
+
+def run(task, way, subject, resident, procs):
+    """Times of one worker, in the cgroup of `procs` if there is one, and its result."""
+
+    def enter():
+        if procs is not None:
+            procs.write_text(str(os.getpid()))
+
+    arguments = [sys.executable, __file__, "--worker", task, way, str(subject), str(resident)]
+    done = subprocess.run(arguments, preexec_fn=enter, check=True, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+def measure(task, ways, runs, one):
+    """Runs `one(way)` in turns, and prints medians beside each other."""
+    times, results = {way: [] for way in ways}, set()
+    for _ in range(runs):
+        for way in ways:
+            taken, result = one(way)
+            times[way].append(taken)
+            results.add(result)
+    if len(results) != 1:
+        sys.exit(f"{task}: the results differ: {results}")
+    for name in times[ways[0]][0]:
+        all_of = {way: [taken[name] for taken in times[way]] for way in ways}
+        middle = {way: statistics.median(taken) for way, taken in all_of.items()}
+        columns = [
+            f"{way} {middle[way]:.2f} s ({min(all_of[way]):.2f} to {max(all_of[way]):.2f})"
+            for way in ways
+        ]
+        ratio = middle[ways[0]] / middle[ways[1]]
+        print(f"{name:8} {', '.join(columns)}; ratio {ratio:.2f}", flush=True)
+
+
+def measure_file(tasks, options):
+    import numpy as np
+
+    path = Path(options.directory) / f"beside-{os.getpid()}.npy"
+    count = int(options.gib * (1 << 27))
+    resident = int(count * 8 * options.share)
+    try:
+        array = np.lib.format.open_memmap(path, "w+", np.float64, (count,))
+        for start in range(0, count, 1 << 20):
+            array[start : start + (1 << 20)] = np.arange(start, min(start + (1 << 20), count))
+        array.flush()
+        del array
+        with cgroup(resident + PROCESS_BYTES) as procs:
+            for task in tasks:
+
+                def one(way, task=task):
+                    forget(path)
+                    return run(task, way, path, resident, procs)
+
+                measure(task, ("load", "memmap"), options.runs, one)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def measure_update(options):
+    length = int(options.gib * (1 << 30))
+    resident = int(length * options.share)
+
+    with zram_swap(length), cgroup(resident + PROCESS_BYTES) as procs:
+
+        def one(way):
+            # Both compress elsewhere what is not resident: zram's memory is in no cgroup.
+            return run("update", way, options.gib, resident, procs if way == "numpy" else None)
+
+        measure("update", ("empty", "numpy"), options.runs, one)
+
+
+def main():
+    if sys.argv[1:2] == ["--worker"]:
+        task, way, subject, resident = sys.argv[2:]
+        subject = float(subject) if task == "update" else subject
+        print(json.dumps(WORK[task](way, subject, int(resident))))
+        return
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("--gib", type=float, default=2)
+    parser.add_argument("--share", type=float, default=0.12)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--directory", default=".")
+    parser.add_argument("tasks", nargs="*", default=["sum", "random"], choices=sorted(WORK))
+    options = parser.parse_args()
+    on_file = [task for task in options.tasks if task != "update"]
+    if on_file:
+        measure_file(on_file, options)
+    if "update" in options.tasks:
+        measure_update(options)
+
+
+if __name__ == "__main__":
+    main()
