@@ -56,7 +56,7 @@ install-capi:
 
 # Programs that tests run under Pagetide. Those that stay missing are skipped, loudly.
 test-programs: toolchain
-	-@./examples/install-for-tests.sh redis-server=redis-server memcached=memcached openssl=openssl sqlite3=sqlite3 python3=python3 g++=g++ perl=perl systemd-analyze=systemd
+	-@./examples/install-for-tests.sh redis-server=redis-server memcached=memcached openssl=openssl sqlite3=sqlite3 python3=python3 g++=g++ perl=perl systemd-analyze=systemd clang=clang /usr/include/lua5.4/lua.h=liblua5.4-dev /usr/include/sqlite3.h=libsqlite3-dev
 	-@./examples/container-profiles.sh "$(TARGET)/container-profiles"
 
 test: test-programs

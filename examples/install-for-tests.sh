@@ -2,12 +2,15 @@
 # Installs what `make test` and `make demo` need and this machine lacks, if it is Debian-like and we are root.
 # No system service is started: a policy says so while packages are set up.
 #
-# usage: install-for-tests.sh PROGRAM=PACKAGE...
+# usage: install-for-tests.sh PROGRAM=PACKAGE...     (or the path of a file, for PROGRAM)
 set -eu
 
 missing=
 for pair in "$@"; do
-    command -v "${pair%%=*}" >/dev/null 2>&1 || missing="$missing ${pair#*=}"
+    case $pair in
+    /*) [ -e "${pair%%=*}" ] ;;
+    *) command -v "${pair%%=*}" >/dev/null 2>&1 ;;
+    esac || missing="$missing ${pair#*=}"
 done
 [ -n "$missing" ] || exit 0
 

@@ -77,7 +77,10 @@ class Region(_pagetide.Region):
         self._prefetch(*self._range(part))
 
     def evict(self, part: Part = None) -> None:
-        """Makes `part` non-resident, but for pinned pages, and waits until it is."""
+        """Makes `part` non-resident, and waits until it is.
+
+        Pinned pages stay, and what the store does not take since it is full.
+        """
         self._evict(*self._range(part))
 
     def discard(self, part: Part = None) -> None:

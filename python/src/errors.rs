@@ -88,7 +88,9 @@ pub fn restore(error_: RestoreError) -> PyErr {
     let class = match error_ {
         RestoreError::File(_) => "SnapshotFileError",
         RestoreError::System(_) => "StartError",
-        RestoreError::Map(..) | RestoreError::Install(_) => "SnapshotError",
+        RestoreError::Map(..) | RestoreError::Address { .. } | RestoreError::Install(_) => {
+            "SnapshotError"
+        }
     };
     error(class, &error_.to_string(), &[])
 }

@@ -7,7 +7,8 @@
 //!
 //! [`paging`] compares paging with kernel swap, [`stores`] compares stores, [`policy`] eviction
 //! policies on traces, [`programs`] real programs, [`lock`] the ways to lock, [`track`] tracking
-//! and snapshots with `fork`; [`soak`] is a long run under changing budgets.
+//! and snapshots with `fork`, [`tree`] one budget for a run with a part of it for each process;
+//! [`soak`] is a long run under changing budgets.
 #![warn(missing_docs)]
 #![deny(unsafe_code)]
 
@@ -30,5 +31,6 @@ pub mod statistics;
 pub mod stores;
 pub mod sysfs;
 pub mod track;
+pub mod tree;
 pub mod undo;
 pub mod zram;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use pagetide_bench::arguments::Usage;
 use pagetide_bench::{
-    launch, lock, paging, policy, programs, report, serve, soak, stores, track, undo,
+    launch, lock, paging, policy, programs, report, serve, soak, stores, track, tree, undo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -60,6 +60,9 @@ enum Task {
     /// A large file of which a part is used: ways to keep that part in memory, sparse to dense,
     /// cold and warm (the experiment of 2015).
     Lock(lock::plan::Plan),
+    /// One budget for all processes of a run against an eighth of it for each of eight, and what a
+    /// start in such a run costs.
+    Tree(tree::experiment::Plan),
     /// What locking costs a program: STREAM, and a compile job.
     Overhead(lock::overhead::Plan),
     /// The process measured by `paging`; prints its times as JSON.
@@ -71,6 +74,9 @@ enum Task {
     /// The process measured by `lock`; prints its times as JSON.
     #[command(hide = true)]
     LockWorker(Worker),
+    /// A process of a run measured by `tree`; prints its time as JSON.
+    #[command(hide = true)]
+    TreeWorker(Worker),
     /// The process measured by `overhead`.
     #[command(hide = true)]
     StreamWorker(Worker),
@@ -105,10 +111,12 @@ impl Task {
             Task::Restore(plan) => track::restore::run(plan),
             Task::Serve(plan) => serve::run(plan),
             Task::Lock(plan) => lock::experiment::run(plan),
+            Task::Tree(plan) => tree::experiment::run(plan),
             Task::Overhead(plan) => lock::overhead::run(plan),
             Task::PagingWorker(worker) => worker.run(paging::worker::work),
             Task::ServeBareWorker(worker) => worker.run(serve::bare),
             Task::LockWorker(worker) => worker.run(lock::worker::work),
+            Task::TreeWorker(worker) => worker.run(tree::worker::work),
             Task::StreamWorker(worker) => worker.run(lock::programs::stream),
             Task::ThreadsWorker(worker) => worker.run(lock::programs::threads),
         }

@@ -128,7 +128,8 @@ int pagetide_region_set_budget(const struct pagetide_region *region, uint64_t re
 /* Starts making bytes resident, as far as the budget has room, without waiting. */
 int pagetide_region_prefetch(const struct pagetide_region *region, size_t offset, size_t length);
 
-/* Makes bytes non-resident, except what is pinned, and waits until they are. */
+/* Makes bytes non-resident, except what is pinned and what the store does not take (it is full),
+ * and waits until that is done. */
 int pagetide_region_evict(const struct pagetide_region *region, size_t offset, size_t length);
 
 /* Bytes that stay resident until they are released. */
@@ -291,6 +292,10 @@ struct pagetide_restore_options {
     const char *replay; /* a working set's file: those pages first; NULL: none */
     int record;         /* not 0: notes the order of first touches; fetches what is touched alone */
     int no_background;  /* not 0: fetches only what is touched (and a working set) */
+    /* Memory that has to be at a certain address, since it holds pointers to itself: `name` and
+     * `address` of each are looked at, and nothing may be mapped there. NULL: anywhere. */
+    const struct pagetide_span *places;
+    size_t place_count;
 };
 
 /* Maps all memory of the snapshot `path` (and of those it builds on, which are beside it). It can be

@@ -17,6 +17,18 @@ pub struct Span {
     length: usize,
 }
 
+impl Span {
+    /// Where memory of a snapshot is to be; the rest of the span says nothing then.
+    ///
+    /// # Safety
+    /// As the header says of a span.
+    pub unsafe fn name_and_address(&self) -> Result<(&str, usize), Failure> {
+        // SAFETY: passed on.
+        let name = unsafe { text(self.name, "the name of a place") }?;
+        Ok((name, self.address as usize))
+    }
+}
+
 /// The spans of the caller's.
 ///
 /// # Safety

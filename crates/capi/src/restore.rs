@@ -3,7 +3,8 @@ use std::ffi::{c_char, c_int, c_void};
 
 use pagetide::track::{Image, LazyPlan, Mapping, Restored, WorkingSet, read_region, restore};
 
-use crate::arguments::{Versioned, borrow, handle, options, path, room, take, text};
+use crate::arguments::{Versioned, borrow, handle, options, path, room, slice, take, text};
+use crate::memory::Span;
 use crate::status::{Code, Failure, from_io, guard, quietly};
 
 pub struct RestoredHandle(Restored);
@@ -15,6 +16,8 @@ pub struct RestoreOptions {
     replay: *const c_char,
     record: c_int,
     no_background: c_int,
+    places: *const Span,
+    place_count: usize,
 }
 
 // SAFETY: a size first; zeros are the defaults.
@@ -37,6 +40,12 @@ pub unsafe extern "C" fn pagetide_restore(
         }
         if given.no_background != 0 {
             plan = plan.without_background();
+        }
+        // SAFETY: the same.
+        for place in unsafe { slice(given.places, given.place_count, "places") }? {
+            // SAFETY: the same.
+            let (name, address) = unsafe { place.name_and_address() }?;
+            plan = plan.at(name, address);
         }
         if !given.replay.is_null() {
             // SAFETY: the same.

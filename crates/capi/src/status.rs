@@ -197,6 +197,7 @@ impl From<RestoreError> for Failure {
                 ..file_failure(file)
             },
             RestoreError::System(_) => Failure::of(Code::Denied, None, &error),
+            RestoreError::Address { .. } => Failure::invalid(error.to_string()),
             RestoreError::Map(..) | RestoreError::Install(_) => {
                 Failure::of(Code::System, Some(Errno::NOMEM), &error)
             }

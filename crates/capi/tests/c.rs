@@ -5,6 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+#[path = "../../cli/tests/support/skip.rs"]
+#[allow(dead_code)]
+mod skip;
+use skip::skipped;
+
 const HERE: &str = env!("CARGO_MANIFEST_DIR");
 /// What a program exits with that cannot be run here, and has said why.
 const SKIPPED: i32 = 77;
@@ -53,8 +58,42 @@ fn has(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok()
 }
 
-/// Compiles `source` and runs it, with a directory of its own as its argument.
-fn compile_and_run(compiler: &str, standard: &str, linking: &str, source: &Path, argument: bool) {
+/// An example: its file from here, whether it takes a file's name, and what else it is compiled
+/// with.
+struct Example {
+    source: &'static str,
+    argument: bool,
+    options: &'static [&'static str],
+}
+
+/// One without another library.
+fn plain(source: &'static str, argument: bool) -> Example {
+    Example {
+        source,
+        argument,
+        options: &[],
+    }
+}
+
+/// Whether `header` is here; else says what is SKIPPED.
+fn has_header(header: &str, options: &[&str]) -> bool {
+    let scratch = tempfile::tempdir().unwrap();
+    let source = scratch.path().join("includes.c");
+    std::fs::write(&source, format!("#include <{header}>\n")).unwrap();
+    let mut command = Command::new("gcc");
+    let found = has("gcc") && {
+        command.arg("-E").args(options).arg(&source);
+        run(&mut command).status.success()
+    };
+    if !found {
+        skipped(header, "it is not here");
+    }
+    found
+}
+
+/// Compiles `example` and runs it, with a directory of its own as its argument.
+fn compile_and_run(compiler: &str, standard: &str, linking: &str, example: &Example) {
+    let source = &Path::new(HERE).join(example.source);
     let library = library();
     let scratch = tempfile::tempdir().unwrap();
     let program = scratch.path().join("program");
@@ -78,14 +117,17 @@ fn compile_and_run(compiler: &str, standard: &str, linking: &str, source: &Path,
             command.args(["-lgcc_s", "-lrt", "-lpthread", "-lm", "-ldl"]);
         }
         _ => {
+            if linking == "sanitized" {
+                command.args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+            }
             command.arg("-L").arg(library.join("lib")).arg("-lpagetide");
             let path = library.join("lib");
             command.arg(format!("-Wl,-rpath,{}", path.display()));
         }
     }
-    succeed(&mut command);
+    succeed(command.args(example.options));
     let mut command = Command::new(&program);
-    if argument {
+    if example.argument {
         command.arg(scratch.path().join("argument"));
     }
     if source.ends_with("mistakes.c") {
@@ -96,7 +138,7 @@ fn compile_and_run(compiler: &str, standard: &str, linking: &str, source: &Path,
     let text = String::from_utf8_lossy(&output.stderr);
     match output.status.code() {
         Some(0) => {}
-        Some(SKIPPED) => eprintln!("SKIPPED: {}: {text}", source.display()),
+        Some(SKIPPED) => skipped(example.source, &text),
         _ => panic!(
             "{compiler} {standard} {linking} {}: {}\n{text}",
             source.display(),
@@ -105,9 +147,8 @@ fn compile_and_run(compiler: &str, standard: &str, linking: &str, source: &Path,
     }
 }
 
-/// In C11 and C++17, by the compilers that are here, shared and static.
-fn in_every_way(source: &str, argument: bool) {
-    let source = Path::new(HERE).join(source);
+/// In C11 and C++17, by the compilers that are here, shared and static, and under AddressSanitizer.
+fn in_every_way(example: &Example) {
     for (compiler, standard) in [
         ("gcc", "-std=c11"),
         ("g++", "-std=c++17"),
@@ -115,46 +156,72 @@ fn in_every_way(source: &str, argument: bool) {
         ("clang++", "-std=c++17"),
     ] {
         if !has(compiler) {
-            eprintln!("SKIPPED: {compiler} is not here");
+            skipped(compiler, "it is not here");
             continue;
         }
-        compile_and_run(compiler, standard, "shared", &source, argument);
+        compile_and_run(compiler, standard, "shared", example);
     }
     if has("gcc") {
-        compile_and_run("gcc", "-std=c11", "static", &source, argument);
+        compile_and_run("gcc", "-std=c11", "static", example);
+        compile_and_run("gcc", "-std=c11", "sanitized", example);
     }
 }
 
 #[test]
 fn a_region_in_c() {
-    in_every_way("../../examples/c/region.c", false);
+    in_every_way(&plain("../../examples/c/region.c", false));
 }
 
 #[test]
 fn dirty_pages_in_c() {
-    in_every_way("../../examples/c/dirty.c", false);
+    in_every_way(&plain("../../examples/c/dirty.c", false));
 }
 
 #[test]
 fn a_snapshot_in_c() {
-    in_every_way("../../examples/c/snapshot.c", true);
+    in_every_way(&plain("../../examples/c/snapshot.c", true));
 }
 
 #[test]
 fn locked_memory_in_c() {
-    in_every_way("../../examples/c/lock.c", false);
+    in_every_way(&plain("../../examples/c/lock.c", false));
+}
+
+/// The new processes go on as the one did that was saved.
+#[test]
+fn a_lua_heap_is_saved_while_it_goes_on() {
+    let options = &["-I/usr/include/lua5.4", "-no-pie", "-l:liblua5.4.a", "-lm"];
+    if has_header("lua.h", options) {
+        in_every_way(&Example {
+            source: "../../examples/c/lua.c",
+            argument: true,
+            options,
+        });
+    }
+}
+
+#[test]
+fn a_file_of_sqlites_follows_the_database_in_memory() {
+    let options = &["-lsqlite3"];
+    if has_header("sqlite3.h", options) {
+        in_every_way(&Example {
+            source: "../../examples/c/sqlite.c",
+            argument: true,
+            options,
+        });
+    }
 }
 
 #[test]
 fn mistakes_get_a_code_and_a_message() {
-    in_every_way("tests/c/mistakes.c", true);
+    in_every_way(&plain("tests/c/mistakes.c", true));
 }
 
 /// What the header declares is what the shared library has, under a version, and nothing else.
 #[test]
 fn the_header_and_the_library_have_the_same_functions() {
     if !has("nm") || !has("readelf") {
-        return eprintln!("SKIPPED: binutils are not here");
+        return skipped("binutils", "they are not here");
     }
     let shared = library().join("lib/libpagetide.so");
     let listed = succeed(

@@ -296,10 +296,10 @@ pub enum LockAccess {
 const RUN_ABOUT: &str = "\
 Run a program with at most SIZE bytes of its memory resident, the rest in a store.
 
-Governed is the anonymous private memory of the program and of every process it starts, each with \
-this budget; with --per-run they have it together. Not governed are stacks, file mappings, shared \
-memory and Pagetide's own memory, nor programs among them that are statically linked or gain \
-privilege.
+Governed is the anonymous private memory of the program and of every process it starts, which \
+have this budget together; with --per-process each has it by itself. Not governed are stacks, file \
+mappings, shared memory and Pagetide's own memory, nor programs among them that are statically \
+linked or gain privilege.
 
 The program keeps its standard descriptors, directory, terminal and signals; signals sent to \
 pagetide go on to it. With --exec there is no pagetide beside it: it is the process that pagetide \
@@ -329,13 +329,15 @@ pub struct Run {
     /// With --resident auto: never more than this; 75% if not said
     #[arg(long, value_name = "SIZE")]
     pub ceiling: Option<Size>,
-    /// SIZE is for all processes of the run together: who gains most by memory gets it. A process's
-    /// PAGETIDE_WEIGHT (1 to 10000, 100 if not set) makes what it gains count for more
-    #[arg(long, overrides_with = "per_process", conflicts_with = "trace")]
-    pub per_run: bool,
-    /// SIZE is for each process of the run by itself, as it is without --per-run
+    /// SIZE is for each process of the run by itself, and not for all together. So it always is
+    /// with --memory, --resident auto, --measure and --trace
     #[arg(long, overrides_with = "per_run")]
     pub per_process: bool,
+    /// SIZE is for all processes of the run together, as it is by default: who gains most by memory
+    /// gets it. A process's PAGETIDE_WEIGHT (1 to 10000, 100 if not set) makes what it gains count
+    /// for more
+    #[arg(long, overrides_with = "per_process", conflicts_with_all = ["trace", "measure"])]
+    pub per_run: bool,
     /// Where pages go that are not resident: ram:, file:PATH, valkey://HOST, valkey+unix:///SOCKET,
     /// memcached://HOST,HOST ... (docs/stores.md)
     #[arg(long, value_name = "URI", default_value = "ram:")]
@@ -393,4 +395,17 @@ pub struct Run {
         value_hint = ValueHint::CommandWithArguments
     )]
     pub command: Vec<OsString>,
+}
+
+impl Run {
+    /// Whether the budget is for all processes of the run together: unless that is not wished, or
+    /// something is that is of each process by itself.
+    pub fn is_shared(&self) -> bool {
+        let of_each = self.per_process
+            || self.memory.is_some()
+            || self.measure
+            || self.trace.is_some()
+            || matches!(self.resident, Resident::Automatic { .. });
+        self.per_run || !of_each
+    }
 }

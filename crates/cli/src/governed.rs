@@ -1,4 +1,5 @@
 //! The governed processes: those recorded in a run directory, and which of them live.
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,23 +19,24 @@ pub struct Governed {
     pub reading: Reading,
 }
 
+/// Every process image recorded in a run directory, each read when it is asked for.
+fn images(run: &Path) -> impl Iterator<Item = Governed> {
+    let mut reader = Reader::default();
+    let entries = fs::read_dir(run).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        let pid = files::ledger_pid(entry.file_name().to_str()?)?;
+        let reading = reader.read(&entry.path())?;
+        Some(Governed {
+            pid,
+            socket: files::socket(run, pid),
+            reading,
+        })
+    })
+}
+
 /// Every process image recorded in a run directory, in the order in which they started.
 pub fn recorded(run: &Path) -> Vec<Governed> {
-    let mut reader = Reader::default();
-    let mut found: Vec<Governed> = fs::read_dir(run)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| {
-            let pid = files::ledger_pid(entry.file_name().to_str()?)?;
-            let reading = reader.read(&entry.path())?;
-            Some(Governed {
-                pid,
-                socket: files::socket(run, pid),
-                reading,
-            })
-        })
-        .collect();
+    let mut found: Vec<Governed> = images(run).collect();
     found.sort_by_key(|governed| (governed.reading.started_ns, governed.pid));
     found
 }
@@ -51,7 +53,7 @@ pub fn living(run: &Path) -> Vec<Governed> {
 
 /// Whether any governed process of a run lives.
 pub fn any_alive(run: &Path) -> bool {
-    !living(run).is_empty()
+    images(run).any(|image| is_alive(&image))
 }
 
 /// Whether a recorded process image lives.
@@ -60,6 +62,22 @@ pub fn is_alive(governed: &Governed) -> bool {
     reading
         .held
         .unwrap_or_else(|| has_process(governed.pid, reading.started_ns))
+}
+
+/// What bounds these processes together, in bytes: the budget of each run that has one, once, and
+/// the bounds of all others.
+pub fn bound_of<'a>(processes: impl IntoIterator<Item = &'a Governed>) -> u64 {
+    let (mut runs, mut others) = (BTreeMap::new(), 0u64);
+    for process in processes {
+        let statistics = &process.reading.statistics;
+        match statistics.run_budget_bytes {
+            0 => others = others.saturating_add(statistics.limit_bytes()),
+            bytes => {
+                runs.insert(process.socket.parent(), bytes);
+            }
+        }
+    }
+    runs.into_values().fold(others, u64::saturating_add)
 }
 
 impl Governed {
@@ -113,6 +131,30 @@ mod tests {
         assert!(has_process(pid, start_ns + 1_000_000_000));
         assert!(!has_process(pid, start_ns - 1_000_000_000));
         assert!(!has_process(u32::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn a_budget_that_processes_have_together_counts_once() {
+        let process = |run: &str, granted, whole| Governed {
+            pid: 1,
+            socket: Path::new(run).join("1.sock"),
+            reading: Reading {
+                statistics: pagetide_pager::report::Statistics {
+                    budget_bytes: granted,
+                    run_budget_bytes: whole,
+                    ..Default::default()
+                },
+                ..Reading::default()
+            },
+        };
+        let all = [
+            process("/run/a", 10, 100),
+            process("/run/a", 20, 100),
+            process("/run/b", 10, 50),
+            process("/run/c", 7, 0),
+            process("/run/c", 7, 0),
+        ];
+        assert_eq!(bound_of(&all), 164);
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! A budget that follows the program: counts of pages, no times.
 mod support;
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use support::compile::compile_c;
 use support::pagetide::{able, able_to_fork, governed, number_of, pagetide};
 use support::patience::{is_slow, up_to};
-use support::process::{run, start};
+use support::process::{Running, run, start};
 use support::skip::skipped;
 
 const LIMIT: Duration = Duration::from_secs(240);
@@ -109,6 +113,113 @@ fn a_program_that_locks_more_than_the_floor_goes_on() {
         "{}",
         outcome.describe()
     );
+}
+
+/// A program that uses twice what it may have all the time, so that its budget stays at the
+/// ceiling, and is told what to watch.
+fn at_the_ceiling(watch: &Path) -> Running {
+    let options = ["--resident", "auto", "--floor", "2M", "--ceiling", "32M"];
+    let mut command = worker(&options, ["64", "0", "10000000", "0"]);
+    command.env("MEMORY_PRESSURE_WATCH", watch);
+    command.env("MEMORY_PRESSURE_WRITE", "c29tZSAyMDAwMDAgMjAwMDAwMAA=");
+    start(&mut command, b"")
+}
+
+/// Waits until the budget of the run of `launcher` is `is_reached`, and does `meanwhile` again and
+/// again.
+#[track_caller]
+fn wait_for_budget(
+    running: &mut Running,
+    is_reached: impl Fn(f64) -> bool,
+    mut meanwhile: impl FnMut(),
+) {
+    let launcher = running.pid().to_string();
+    let deadline = Instant::now() + up_to(90);
+    loop {
+        let budget = number_of(&launcher, "budget_bytes");
+        if is_reached(budget) && number_of(&launcher, "managed_bytes") >= 60.0 * MIB {
+            return;
+        }
+        assert!(running.is_running(), "it ended");
+        assert!(Instant::now() < deadline, "the budget is {budget}");
+        meanwhile();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Tells by `tell` that memory is short, and sees that the budget shrinks below what it is
+/// otherwise.
+fn shrinks(watch: &Path, mut tell: impl FnMut()) {
+    let mut running = at_the_ceiling(watch);
+    wait_for_budget(&mut running, |budget| budget == 32.0 * MIB, || {});
+    wait_for_budget(&mut running, |budget| budget < 22.0 * MIB, &mut tell);
+    // What is not told any more is over.
+    wait_for_budget(&mut running, |budget| budget == 32.0 * MIB, || {});
+    running.signal_group("TERM");
+    running.finish(LIMIT);
+}
+
+#[test]
+fn a_fifo_tells_that_memory_is_short() {
+    let name = "a_fifo_tells_that_memory_is_short";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pressure");
+    let made = Command::new("mkfifo").arg(&path).status();
+    assert!(made.expect("there is a mkfifo").success());
+    let mut options = std::fs::OpenOptions::new();
+    // Open for reading too, it has a reader whenever it is written to.
+    let mut fifo = options.read(true).write(true).open(&path).expect("a FIFO");
+    shrinks(&path, || fifo.write_all(b"x").expect("there is room"));
+}
+
+#[test]
+fn a_socket_tells_that_memory_is_short() {
+    let name = "a_socket_tells_that_memory_is_short";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pressure");
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let accepted = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().expect("it connects");
+        let mut said = [0; 20];
+        socket.read_exact(&mut said).expect("it writes");
+        assert_eq!(&said, b"some 200000 2000000\0");
+        socket
+    });
+    let mut accepted = Some(accepted);
+    let mut socket = None;
+    shrinks(&path, || {
+        let mut joined = || accepted.take().expect("once").join().expect("it goes well");
+        let socket = socket.get_or_insert_with(&mut joined);
+        socket.write_all(b"x").expect("it is read");
+    });
+}
+
+/// No memory is taken from this machine to see it told: that the kernel takes what is written is
+/// what can be seen.
+#[test]
+fn the_kernels_own_pressure_can_be_watched() {
+    let name = "the_kernels_own_pressure_can_be_watched";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let path = Path::new("/proc/pressure/memory");
+    let mut options = std::fs::OpenOptions::new();
+    if let Err(error) = options.read(true).write(true).open(path) {
+        return skipped(name, &format!("{}: {error}", path.display()));
+    }
+    for (watch, is_told) in [(path, false), (Path::new("/no/such/file"), true)] {
+        let mut running = at_the_ceiling(watch);
+        wait_for_budget(&mut running, |budget| budget == 32.0 * MIB, || {});
+        running.signal_group("TERM");
+        let said = running.finish(LIMIT).stderr_text();
+        assert_eq!(said.contains("watched for short memory"), is_told, "{said}");
+    }
 }
 
 #[test]

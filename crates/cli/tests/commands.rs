@@ -350,10 +350,16 @@ fn a_limit_on_file_sizes_kills_nobody_but_the_program() {
     where_able("a_limit_on_file_sizes_kills_nobody_but_the_program", || {
         let out = scratch().join("no-room");
         let file = format!("file:{}", scratch().display());
-        for (limit, store, code) in [(0, &*file, 3), (100, "ram:", 128 + 25)] {
+        let each = "ram: --per-process";
+        for (limit, store, code) in [
+            (0, &*file, 3),
+            (100, "ram:", 3),
+            (300, "ram:", 128 + 25),
+            (100, each, 128 + 25),
+        ] {
             let script = format!(
                 "ulimit -c 0; ulimit -f {limit}; exec {} run --store {store} -- \
-                 head -c 200000 /dev/zero >{out} 2>{out}",
+                 head -c 400000 /dev/zero >{out} 2>{out}",
                 binary().unwrap().display(),
                 out = out.display()
             );

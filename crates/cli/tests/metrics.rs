@@ -1,11 +1,14 @@
 //! `pagetide metrics`: what is exported, in each of the ways, and what is refused.
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::mem::MaybeUninit;
 use std::net::TcpStream;
+use std::os::fd::OwnedFd;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 mod support;
+use rustix::fs::inotify;
 use support::pagetide::able;
 use support::skip::skipped;
 
@@ -127,6 +130,58 @@ fn counters_are_those_of_the_process() {
     assert_eq!(samples(&once(runtime.path(), &[])), BTreeMap::new());
 }
 
+/// Names of ledgers that were opened since, one for each time.
+fn opened(watch: &OwnedFd) -> Vec<String> {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(watch, &mut buffer);
+    let mut names = Vec::new();
+    while let Ok(event) = events.next() {
+        let name = event
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        names.extend(name.filter(|name| name.ends_with(".stats")));
+    }
+    names.sort();
+    names
+}
+
+#[test]
+fn each_process_is_read_once_for_a_scrape() {
+    if let Err(why) = able() {
+        return skipped("each_process_is_read_once_for_a_scrape", &why);
+    }
+    let runtime = tempfile::tempdir().unwrap();
+    // Quiet, so that the launcher does not look at them itself.
+    let mut child = pagetide(runtime.path())
+        .args(["run", "--quiet", "--", "sh", "-c"])
+        .arg("for i in 1 2 3 4 5 6; do sleep 60 & done; echo \"$PAGETIDE_RUN_DIR\"; read end; kill $(jobs -p)")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut directory = String::new();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdout.read_line(&mut directory).unwrap();
+    let mut program = Ended(child);
+    let sleeping = || sum(&samples(&once(runtime.path(), &[])), "pagetide_processes");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while sleeping() < 7.0 {
+        assert!(Instant::now() < deadline, "{} processes", sleeping());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let flags = inotify::WatchFlags::OPEN;
+    inotify::add_watch(&watch, directory.trim_end(), flags).unwrap();
+    once(runtime.path(), &["--pids"]);
+    let names = opened(&watch);
+    let mut each = names.clone();
+    each.dedup();
+    assert!(each.len() >= 7, "{names:?}");
+    assert_eq!(names, each);
+    drop(program.0.stdin.take());
+    program.0.wait().unwrap();
+}
+
 /// The text as others read it.
 #[test]
 fn a_parser_that_others_wrote_takes_it() {
@@ -157,7 +212,7 @@ fn a_parser_that_others_wrote_takes_it() {
         .write_all(text.as_bytes())
         .unwrap();
     let output = python.wait_with_output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "20\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "21\n");
 }
 
 #[test]

@@ -3,158 +3,26 @@
 //! no times.
 mod support;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use pagetide_pager::protocol::files;
-use pagetide_pager::tree::file::{FLOOR_PAGES, Part, Shares};
-use support::compile::{compile_c, on_path, scratch};
+use pagetide_pager::tree::file::{FLOOR_PAGES, Part};
+use support::compile::{compile_c, on_path};
 use support::pagetide::{able_to_fork, governed, pagetide};
-use support::patience::{fewer, up_to};
-use support::process::{Outcome, Running, run, start};
-use support::resident::{family, status_bytes};
+use support::patience::fewer;
+use support::process::{run, start};
 use support::skip::{is_full, skipped};
+use support::tree::{
+    MIB, PAGE, Watch, directory, is_worker, ok_workers, parts_of, shares, shell, tree_of, wait_for,
+    worker,
+};
 
 const LIMIT: Duration = Duration::from_secs(240);
-const PAGE: u64 = 4096;
-const MIB: u64 = 1 << 20;
-/// What each process has beside its part of the budget: far less than is documented, so that a
-/// budget each would be seen.
-const OVERHEAD: u64 = 8 * MIB;
-
-/// A fresh directory for one run of a test.
-fn directory(name: &str) -> PathBuf {
-    let directory = scratch().join(format!("tree-{name}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&directory);
-    std::fs::create_dir_all(&directory).expect("a directory for the test");
-    directory
-}
-
-fn worker() -> PathBuf {
-    compile_c("programs", "share_worker", &[]).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// `script` in a shell whose `$0` is the worker, and whose `$1` is `directory`; it begins by saying
-/// there where its run is.
-fn shell(options: &[&str], script: &str, directory: &Path) -> Command {
-    let mut all = vec!["--per-run"];
-    all.extend(options);
-    let mut command = governed(&all, "sh");
-    let script = format!(
-        "echo \"$PAGETIDE_RUN_DIR\" >\"$1/run.new\"; mv \"$1/run.new\" \"$1/run\"; {script}"
-    );
-    command.arg("-c").arg(script).arg(worker()).arg(directory);
-    command
-}
-
-/// Looks again and again until `what` gives something, or `running` is not to be waited for any
-/// more.
-#[track_caller]
-fn wait_for<T>(running: &mut Running, why: &str, mut what: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + up_to(90);
-    loop {
-        if let Some(found) = what() {
-            return found;
-        }
-        assert!(running.is_running(), "it ended before {why}");
-        assert!(Instant::now() < deadline, "no end of waiting for {why}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The file of the run that said in `directory` where it is.
-fn tree_of(running: &mut Running, directory: &Path) -> PathBuf {
-    let said = directory.join("run");
-    let run = wait_for(running, "it said where it is", || {
-        std::fs::read_to_string(&said).ok()
-    });
-    files::tree(Path::new(run.trim()))
-}
-
-/// The shares as they were at one moment: what goes from one to another while the file is read is
-/// counted twice or not at all, so it is read until it says the same twice.
-fn shares(tree: &Path) -> Option<Shares> {
-    let mut before = Shares::read(tree).ok()?;
-    for _ in 0..1000 {
-        let now = Shares::read(tree).ok()?;
-        if now == before {
-            return Some(now);
-        }
-        before = now;
-    }
-    None
-}
-
-fn parts_of(tree: &Path, wanted: impl Fn(&Part) -> bool) -> Vec<Part> {
-    let parts = shares(tree).map(|shares| shares.parts).unwrap_or_default();
-    parts.into_iter().filter(wanted).collect()
-}
-
-/// Whether process `pid` is one of the workers.
-fn is_worker(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm"))
-        .is_ok_and(|name| name.trim() == "share_worker")
-}
-
-/// What is seen of a run from outside, until it is over.
-struct Watch {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<(u64, u64)>,
-}
-
-impl Watch {
-    /// Looks at what the processes below `root` have resident, and at what they are granted.
-    fn start(root: u32, said: PathBuf) -> Watch {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || {
-            let (mut resident, mut granted) = (0, 0);
-            while !stopped.load(Relaxed) {
-                let below = family(root).into_iter().filter(|pid| *pid != root);
-                let found = below.filter_map(|pid| status_bytes(pid, "RssAnon"));
-                let found: Vec<u64> = found.collect();
-                let overhead = found.len() as u64 * OVERHEAD;
-                resident = resident.max(found.iter().sum::<u64>().saturating_sub(overhead));
-                let run = std::fs::read_to_string(&said).unwrap_or_default();
-                if let Some(shares) = shares(&files::tree(Path::new(run.trim()))) {
-                    let floors = shares.parts.len() as u64 * FLOOR_PAGES;
-                    granted = granted.max(shares.granted().saturating_sub(floors));
-                }
-                std::thread::sleep(Duration::from_millis(3));
-            }
-            (resident, granted)
-        });
-        Watch { stop, thread }
-    }
-
-    /// What all together had resident at most, beyond the overhead of each, is within the budget;
-    /// and so is what they were granted, beyond the floors.
-    #[track_caller]
-    fn expect_within(self, budget: u64) {
-        self.stop.store(true, Relaxed);
-        let (resident, granted) = self.thread.join().expect("the watch does not panic");
-        assert!(granted > 0, "nothing was seen");
-        assert!(
-            resident <= budget && granted * PAGE <= budget,
-            "{resident} bytes resident, {granted} pages granted in a budget of {budget}"
-        );
-    }
-}
 
 /// Rounds of a test whose race may come once in many.
 fn rounds() -> u64 {
     if is_full() { fewer(30) } else { 2 }
-}
-
-fn ok_workers(outcome: &Outcome) -> usize {
-    let text = outcome.stdout_text();
-    text.lines()
-        .filter(|line| *line == "ok share_worker")
-        .count()
 }
 
 #[test]
@@ -203,7 +71,7 @@ fn forks_lose_nothing() {
         let program = compile_c("hazards", hazard, &[]).unwrap_or_else(|error| panic!("{error}"));
         for budget in ["1M", "4M", "16M"] {
             for round in 0..rounds() {
-                let mut command = governed(&["--per-run", "--resident", budget], &program);
+                let mut command = governed(&["--resident", budget], &program);
                 let outcome = run(command.arg("12"), LIMIT);
                 if outcome.code() == Some(77) {
                     skipped(name, &outcome.stderr_text());
@@ -426,8 +294,8 @@ fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
 }
 
 #[test]
-fn without_the_option_each_process_has_its_own_and_a_wrong_weight_is_refused() {
-    let name = "without_the_option_each_process_has_its_own_and_a_wrong_weight_is_refused";
+fn the_budget_is_the_runs_unless_otherwise_wished_and_a_wrong_weight_is_refused() {
+    let name = "the_budget_is_the_runs_unless_otherwise_wished_and_a_wrong_weight_is_refused";
     if let Err(reason) = able_to_fork() {
         return skipped(name, &reason);
     }
@@ -438,10 +306,13 @@ fn without_the_option_each_process_has_its_own_and_a_wrong_weight_is_refused() {
         outcome.expect_code(0);
         outcome.stdout_text().lines().any(|line| line == "tree")
     };
+    assert!(has_tree(&[]));
     assert!(has_tree(&["--per-run"]));
     assert!(!has_tree(&["--per-run", "--per-process"]));
-    assert!(!has_tree(&["--per-process"]));
-    let mut command = governed(&["--per-run"], "true");
+    for of_each in [&["--per-process"][..], &["--memory", "1G"], &["--measure"]] {
+        assert!(!has_tree(of_each), "{of_each:?}");
+    }
+    let mut command = governed(&[], "true");
     let outcome = run(command.env("PAGETIDE_WEIGHT", "0"), LIMIT);
     outcome
         .expect_code(2)

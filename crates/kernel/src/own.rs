@@ -117,10 +117,29 @@ impl Mapping {
         // SAFETY: a new mapping at a place of the kernel's choice disturbs nothing.
         let address =
             unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }? as usize;
-        let mapping = Mapping::exclude(address, len)?;
+        Mapping::exclude(address, len).map(Mapping::without_dump)
+    }
+
+    fn without_dump(self) -> Mapping {
         // SAFETY: advice on our own new mapping; leaving it out of core dumps changes no contents.
-        let _ = unsafe { madvise(address as *mut _, len, Advice::LinuxDontDump) };
-        Ok(mapping)
+        let _ = unsafe { madvise(self.address as *mut _, self.len, Advice::LinuxDontDump) };
+        self
+    }
+
+    /// Maps `len` bytes of zeros at `address`, the beginning of a page; `EEXIST` if something is
+    /// mapped there.
+    pub fn at(address: usize, len: usize) -> Result<Mapping, Errno> {
+        let len = PageRange::covering(0, len.max(1)).bytes();
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: nothing that is mapped there is replaced.
+        let mapped = unsafe { mmap_anonymous(address as *mut _, len, protection, flags) }? as usize;
+        let mapping = Mapping::exclude(mapped, len)?;
+        // Linux before 4.17 takes the address as a hint.
+        match mapped == address {
+            true => Ok(mapping.without_dump()),
+            false => Err(Errno::EXIST),
+        }
     }
 
     /// Maps the first `len` bytes of `file`, shared: what is written there outlives the process.

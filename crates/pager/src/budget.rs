@@ -106,6 +106,13 @@ impl Budget {
         self.work.ring();
     }
 
+    /// Says that this process has been granted so many pages, while it is held to no budget of its
+    /// own.
+    pub(crate) fn show_granted(&self, pages: u64) {
+        let bytes = pages * PAGE_SIZE as u64;
+        self.ledger.budget_bytes.store(bytes, Ordering::Relaxed);
+    }
+
     /// Whether no more than the budget is resident.
     pub fn is_kept(&self) -> bool {
         self.resident_in_all() <= self.get()

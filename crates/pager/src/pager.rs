@@ -87,6 +87,8 @@ pub struct Pager {
     pub ledger: &'static Ledger,
     /// The budget follows the program, up to the ceiling.
     pub(crate) automatic: Option<Automatic>,
+    /// It was told that memory is short.
+    pub(crate) memory_is_short: AtomicBool,
     /// In pages. Here and not in the ledger: a forked child has a new one.
     pub(crate) ceiling: AtomicU64,
     /// Told of losses, beside whoever reads the ledger. Called in signal handlers, too.
@@ -146,6 +148,7 @@ impl Pager {
             callback: ThreadCallback::default(),
             ledger,
             automatic: None,
+            memory_is_short: AtomicBool::new(false),
             ceiling: AtomicU64::new(budget_pages),
             teller: match ownership {
                 Ownership::Program => |_| {},

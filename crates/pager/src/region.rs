@@ -252,8 +252,8 @@ impl Region {
         Ok(())
     }
 
-    /// Makes the resident pages of `range` (bytes) that are not pinned non-resident, and waits
-    /// until they are.
+    /// Makes the resident pages of `range` (bytes) that are not pinned non-resident, as far as the
+    /// store takes them, and waits until that is done.
     pub fn evict(&self, range: Range<usize>) -> Result<(), RegionError> {
         let range = self.pages(range)?;
         self.served.pager.evict_range(range);

@@ -90,6 +90,29 @@ fn a_chain_restores_eagerly_with_any_number_of_threads() {
     assert!(other.unwrap_err().to_string().contains("it has memory"));
 }
 
+/// Memory with pointers to itself comes back where it was, and replaces nothing.
+#[test]
+fn memory_comes_back_at_the_address_it_has_to_have() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((path, expected)) = chain(directory.path()) else {
+        return;
+    };
+    const ADDRESS: usize = 0x2000_0000_0000;
+    let there = |name| LazyPlan::default().at(name, ADDRESS);
+    let Some(restored) = lazily(&path, there("memory")) else {
+        return;
+    };
+    assert_eq!(bytes(&restored).as_ptr() as usize, ADDRESS);
+    assert!(bytes(&restored) == expected);
+    let taken = restore(Image::open(&path).unwrap(), there("memory")).unwrap_err();
+    assert!(
+        matches!(taken, RestoreError::Address { address, .. } if address == ADDRESS),
+        "{taken}"
+    );
+    let unknown = restore(Image::open(&path).unwrap(), there("other")).unwrap_err();
+    assert!(unknown.to_string().contains("it has memory"), "{unknown}");
+}
+
 #[test]
 fn a_chain_restores_lazily_whoever_touches_what_first() {
     let directory = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use crate::advice::{self, Wish};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::counters::{identify, map_ledger};
 use crate::scanner::Scanner;
-use crate::{lines, share, threads};
+use crate::{deferral, lines, share, threads};
 
 /// What the forking thread hands to the child's scanner: descriptor numbers in the table both start
 /// with.
@@ -100,7 +100,9 @@ fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
             if let Err(errno) = share::begin_again(member, share) {
                 pager.ledger.set_message(share::told(errno).as_bytes());
             }
+            deferral::begin_in_child(pager);
             pager.join_run();
+            deferral::go_on_in_child(pager);
         }
         None => pager.budget.set(pager.budget.get()),
     }

@@ -10,6 +10,8 @@ use pagetide_pager::protocol::files::{is_ledger_of, launcher_of};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::Errno;
 
+use crate::pressure::Wish;
+
 /// The launcher's wishes, and what they come to here.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -24,6 +26,8 @@ pub struct Config {
     pub variables: Vec<Vec<u8>>,
     /// Path of this library.
     pub agent: CString,
+    /// What tells that memory is short.
+    pub pressure: Wish,
 }
 
 impl Config {
@@ -38,6 +42,10 @@ impl Config {
             },
             left_open,
             variables: passed_on(),
+            pressure: match wishes.automatic {
+                Some(_) => Wish::from_environment(),
+                None => Wish::Nothing,
+            },
             agent: CString::new(OsString::from(&wishes.agent).into_vec()).ok()?,
             wishes,
         })

@@ -18,6 +18,7 @@ use rustix::net::{
 use crate::agent::{self, Agent};
 use crate::credentials;
 use crate::deferral;
+use crate::pressure::Watch;
 use crate::requests::{AUXILIARY, BELL};
 
 /// Connections served at once; more wait in the kernel's queue.
@@ -44,6 +45,7 @@ pub fn serve(agent: &'static Agent) {
     };
     let mut connections: Vec<Connection> = Vec::with_capacity(CONNECTIONS);
     let mut followed = 0;
+    let mut pressure = watch(agent);
     loop {
         let timeout = if connections.iter().any(|c| c.pending.is_some()) {
             2
@@ -57,10 +59,16 @@ pub fn serve(agent: &'static Agent) {
         if connections.len() < CONNECTIONS {
             fds.push(PollFd::new(&listener, PollFlags::IN));
         }
+        let sockets = fds.len();
+        let watched = pressure.as_ref().and_then(Watch::polled);
+        fds.extend(watched.map(|(fd, events)| PollFd::from_borrowed_fd(fd, events)));
         let known = wait_for(&mut fds, None, Duration::from_millis(timeout)).is_some();
         if !known {
             std::thread::sleep(BLIND);
         }
+        let found = fds
+            .drain(sockets..)
+            .fold(PollFlags::empty(), |all, fd| all | fd.revents());
         let ready: Vec<bool> = fds
             .iter()
             .map(|fd| !known || !fd.revents().is_empty())
@@ -74,6 +82,13 @@ pub fn serve(agent: &'static Agent) {
         }
         let _working = AUXILIARY.lock();
         credentials::keep_up(&mut followed);
+        if let Some(watch) = &mut pressure {
+            match watch.look(found) {
+                Some(true) => agent.pager.note_short_memory(),
+                Some(false) => {}
+                None => pressure = None,
+            }
+        }
         let mut index = 0;
         connections.retain_mut(|connection| {
             index += 1;
@@ -83,6 +98,16 @@ pub fn serve(agent: &'static Agent) {
             connections.extend(admit(&listener));
         }
     }
+}
+
+/// What tells that memory is short, if that is wished and there is something.
+fn watch(agent: &Agent) -> Option<Watch> {
+    let wish = &agent.config.pressure;
+    Watch::begin(wish).unwrap_or_else(|errno| {
+        let text = format!("what is to be watched for short memory cannot be ({errno}): {wish}");
+        agent.pager.ledger.set_message(text.as_bytes());
+        None
+    })
 }
 
 fn listener(agent: &Agent) -> Option<OwnedFd> {

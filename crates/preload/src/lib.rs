@@ -37,6 +37,7 @@ mod locking;
 mod mapping;
 mod next;
 mod obstacle;
+mod pressure;
 mod processors;
 mod program;
 mod refuse;

@@ -86,7 +86,7 @@ impl Scanner {
             }
             self.growing = self.growing.saturating_sub(1);
             let tick = match self.growing > 0 {
-                _ if deferral::is_on() => deferral::tick(),
+                _ if deferral::is_on() => deferral::tick(&self.agent.pager),
                 true => TICK_GROWING,
                 false => TICK,
             };
@@ -124,14 +124,15 @@ impl Scanner {
     fn count(&mut self, resident: u64) {
         let wanted = requests::look_wanted();
         if !deferral::count(&self.agent.pager, resident) {
-            self.register_all();
+            self.register_all(resident);
         }
         requests::looked(wanted);
     }
 
     /// Ends the deferral. All memory is registered before the pages of any are counted, which takes
     /// longer: from then on nothing is filled without room for it.
-    fn register_all(&mut self) {
+    fn register_all(&mut self, resident: u64) {
+        deferral::begin_to_end(&self.agent.pager, resident);
         deferral::disable_huge_pages();
         let fresh = self.fresh();
         self.agent.pager.register_ahead(&fresh);

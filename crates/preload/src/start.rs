@@ -119,8 +119,9 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
         Ok(agent) => {
             let agent = agent::make(agent);
             let mut scanner = Scanner::new(agent);
+            let is_deferred = is_deferred(agent);
             threads::run(agent);
-            if !is_deferred(agent) {
+            if !is_deferred {
                 scanner.sweep();
             }
             agent::announce();
@@ -133,16 +134,13 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
     }
 }
 
-/// Whether registration is deferred, which is settled here. A trace is of all faults, and a use of
-/// memory that is not registered cannot be seen where the need is measured or followed. Of a common
-/// budget a process has what it needs just now, so it is never far from it.
+/// Whether registration is deferred, which is settled here, before the pager's threads run. A trace
+/// is of all faults, and a use of memory that is not registered cannot be seen where the need is
+/// measured or followed.
 fn is_deferred(agent: &Agent) -> bool {
     let wishes = &agent.config.wishes;
-    let alone = agent.pager.member.is_none()
-        && wishes.trace.is_none()
-        && wishes.automatic.is_none()
-        && !wishes.measure;
-    let deferred = alone && deferral::begin(&agent.pager.budget);
+    let can_wait = wishes.trace.is_none() && wishes.automatic.is_none() && !wishes.measure;
+    let deferred = can_wait && deferral::begin(&agent.pager);
     // Where pages are evicted in place, a huge one would go only as a whole.
     if !deferred || !agent.pager.handles().can_move() {
         deferral::disable_huge_pages();

@@ -75,7 +75,8 @@ impl Manager {
     pub(crate) fn keep(&self, name: &str, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
         let mut control = SendAncillaryBuffer::new(&mut space);
-        if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        let fits = descriptors.len() <= AT_ONCE;
+        if !fits || !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         // It is told when they are of no use any more, and is not to find out itself.

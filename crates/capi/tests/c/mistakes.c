@@ -100,6 +100,32 @@ static void regions(void) {
     pagetide_pin_release(NULL);
 }
 
+/* What a full store does not take stays where it is, and is counted. */
+static void full_store(void) {
+    struct pagetide_region_options options = PAGETIDE_INIT(options);
+    options.store = "ram:?max=2M";
+    struct pagetide_region *region;
+    EXPECT(pagetide_region_new(8 << 20, &options, &region), PAGETIDE_OK, "");
+    uint64_t *words = (uint64_t *)pagetide_region_data(region), random = 1;
+    for (size_t i = 0; i < 1 << 20; i++)
+        words[i] = random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+    EXPECT(pagetide_region_evict(region, 0, 8 << 20), PAGETIDE_OK, "");
+    struct pagetide_region_stats stats = PAGETIDE_INIT(stats);
+    EXPECT(pagetide_region_stats(region, &stats), PAGETIDE_OK, "");
+    if (stats.resident_bytes < 5 << 20 || stats.errors == 0 || stats.store_pages == 0) {
+        fprintf(stderr, "%lu bytes resident, %lu errors, %lu pages stored\n",
+                (unsigned long)stats.resident_bytes, (unsigned long)stats.errors,
+                (unsigned long)stats.store_pages);
+        wrong = 1;
+    }
+    random = 1;
+    for (size_t i = 0; i < 1 << 20; i++) {
+        random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+        wrong |= words[i] != random;
+    }
+    EXPECT(pagetide_region_free(region), PAGETIDE_OK, "");
+}
+
 static void tracking(const char *directory) {
     char *memory = (char *)mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct pagetide_span span = {"table", NULL, memory, 1 << 20};
@@ -154,6 +180,17 @@ static void tracking(const char *directory) {
     if (*(char *)data != 7)
         wrong = 1;
     pagetide_restored_free(restored);
+    struct pagetide_span places[2] = {{"table", NULL, memory, 0}, {"chair", NULL, NULL, 0}};
+    struct pagetide_restore_options placed = PAGETIDE_INIT(placed);
+    placed.places = places;
+    placed.place_count = 1;
+    EXPECT(pagetide_restore(path, &placed, &restored), PAGETIDE_INVALID, "'table' cannot be mapped at address");
+    placed.place_count = 2;
+    EXPECT(pagetide_restore(path, &placed, &restored), PAGETIDE_NOT_FOUND, "chair");
+    places[1].name = NULL;
+    EXPECT(pagetide_restore(path, &placed, &restored), PAGETIDE_INVALID, "the name of a place is NULL");
+    placed.places = NULL;
+    EXPECT(pagetide_restore(path, &placed, &restored), PAGETIDE_INVALID, "places is NULL");
     char *whole = (char *)malloc(1 << 20);
     EXPECT(pagetide_read_memory(path, "table", whole, 4096), PAGETIDE_NOT_FOUND, "256 pages");
     EXPECT(pagetide_read_memory(path, "table", whole, 1 << 20), PAGETIDE_OK, "");
@@ -201,6 +238,7 @@ int main(int argc, char **argv) {
     if (argc != 2 || pagetide_last_error()[0] != 0)
         return 2;
     regions();
+    full_store();
     tracking(argv[1]);
     locking();
     return wrong;

@@ -89,9 +89,18 @@ pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u
         0 => ["budget", "resident"],
         _ => ["memory", "in all"],
     };
+    let (limit, has) = match statistics.run_budget_bytes {
+        0 => (
+            format!("{limit} {}", Bytes(statistics.limit_bytes())),
+            limited,
+        ),
+        run => (
+            format!("at most {} of the run's {}", Bytes(bytes), Bytes(run)),
+            limited,
+        ),
+    };
     eprintln!(
-        "pagetide: process {pid}: {limit} {}, {limited} {}",
-        Bytes(statistics.limit_bytes()),
+        "pagetide: process {pid}: {limit}, {has} {}",
         Bytes(statistics.limited_bytes())
     );
     Ok(Exit::Ok.code())

@@ -19,6 +19,8 @@ pub struct Budget {
     pub memory_bytes: Option<u64>,
     /// The resident part follows the program.
     pub automatic: Option<Automatic>,
+    /// It is of all processes of the run together.
+    pub is_shared: bool,
 }
 
 impl Budget {
@@ -33,10 +35,11 @@ impl Budget {
             resident_bytes,
             memory_bytes: memory(options, available)?,
             automatic,
+            is_shared: options.is_shared(),
         })
     }
 
-    /// The option that bounds a process, and its bytes.
+    /// The option that bounds a process, or the run, and its bytes.
     pub fn limit(&self) -> (&'static str, u64) {
         match self.memory_bytes {
             Some(bytes) => ("--memory", bytes),
@@ -93,7 +96,9 @@ fn resident(options: &Run, available: u64) -> Result<(u64, Option<Automatic>), F
     let ceiling = options.ceiling.unwrap_or(CEILING).resolve(available);
     if options.per_run {
         return usage(
-            "--resident auto: with --per-run the budget is the run's; expected a size".to_owned(),
+            "--resident auto follows each process by itself, with --per-run the budget is the \
+             run's; expected one of the two"
+                .to_owned(),
         );
     }
     if floor > ceiling {
@@ -117,15 +122,17 @@ mod tests {
     use super::*;
     use crate::args::{Arguments, Command};
 
-    fn budget(options: &[&str]) -> Result<Budget, Failure> {
+    fn run(options: &[&str]) -> Run {
         let words = [&["pagetide", "run"], options, &["true"]].concat();
-        match Arguments::try_parse_from(words)
-            .expect("known options")
-            .command
-        {
-            Command::Run(options) => Budget::of(&options),
+        let arguments = Arguments::try_parse_from(words).expect("known options");
+        match arguments.command {
+            Command::Run(options) => options,
             other => panic!("{other:?}"),
         }
+    }
+
+    fn budget(options: &[&str]) -> Result<Budget, Failure> {
+        Budget::of(&run(options))
     }
 
     #[test]
@@ -145,6 +152,23 @@ mod tests {
         assert!(budget(&["--memory", "60%"]).unwrap().memory_bytes > Some(1 << 20));
         let automatic = budget(&["--memory", "1G", "--resident", "auto"]).unwrap();
         assert!(automatic.automatic.is_some() && automatic.memory_bytes.is_some());
+    }
+
+    #[test]
+    fn a_budget_is_the_runs_unless_something_is_of_each_process() {
+        let is_shared = |options: &[&str]| run(options).is_shared();
+        assert!(is_shared(&[]) && is_shared(&["--resident", "1G", "--per-run"]));
+        assert!(is_shared(&["--per-process", "--per-run"]));
+        for options in [
+            &["--per-process"][..],
+            &["--per-run", "--per-process"],
+            &["--memory", "1G"],
+            &["--resident", "auto"],
+            &["--measure"],
+            &["--trace", "/tmp/trace"],
+        ] {
+            assert!(!is_shared(options), "{options:?}");
+        }
     }
 
     #[test]

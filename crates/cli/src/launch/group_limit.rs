@@ -58,6 +58,10 @@ impl GroupLimit {
             None => String::new(),
         };
         let resident_bytes = budget.resident_bytes;
+        let of = match budget.is_shared {
+            true => "for all processes together, and the store of one",
+            false => "a process, and the store",
+        };
         if let Some(bytes) = budget.memory_bytes {
             return format!(
                 "the kernel's OOM killer ended {what} of this memory cgroup{limit}: all memory of \
@@ -68,9 +72,9 @@ impl GroupLimit {
         }
         format!(
             "the kernel's OOM killer ended {what} of this memory cgroup{limit}: the budget is {} \
-             a process, and the store had up to {} beside it; bound both together (--memory SIZE), \
-             take a smaller --resident, bound the store (--store \"ram:?max=SIZE\"), keep pages on \
-             a disk (--store file:PATH), or raise the limit",
+             {of} had up to {} beside it; bound both together (--memory SIZE), take a smaller \
+             --resident, bound the store (--store \"ram:?max=SIZE\"), keep pages on a disk \
+             (--store file:PATH), or raise the limit",
             Bytes(resident_bytes),
             Bytes(store_bytes)
         )
@@ -86,6 +90,7 @@ mod tests {
             resident_bytes: bytes,
             memory_bytes: None,
             automatic: None,
+            is_shared: false,
         }
     }
 

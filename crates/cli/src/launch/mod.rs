@@ -63,8 +63,8 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         return Err(Failure::new(Exit::CannotPage, message));
     }
     let agent = agent::find()?;
-    store::check_file_limit()?;
     let budget = Budget::of(options)?;
+    store::check_file_limit(budget.is_shared)?;
     let store = store::open(&options.store, budget.memory_bytes)?;
     let (outputs, group) = (Outputs::open(options)?, warned_group(budget, options.quiet));
     let run_dir = RunDir::create(&options.bases)?;
@@ -72,13 +72,13 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
         true => Some(run_dir.leave_open()?),
         false => None,
     };
-    if options.per_run {
+    if budget.is_shared {
         run_dir.share_budget(budget.resident_bytes)?;
     }
     let wishes = Wishes {
         budget_bytes: budget.resident_bytes,
         memory_bytes: budget.memory_bytes,
-        per_run: options.per_run,
+        per_run: budget.is_shared,
         store,
         policy: options.policy,
         trace: outputs.trace.clone(),

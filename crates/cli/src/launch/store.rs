@@ -1,6 +1,7 @@
 //! The store before the program starts: opened once, so that what is wrong with it is told while
 //! somebody can mend it.
 use pagetide_pager::ledger::Ledger;
+use pagetide_pager::tree::file::TreeFile;
 use rustix::process::{Resource, getrlimit};
 
 use crate::exit::{Exit, Failure};
@@ -60,10 +61,17 @@ fn unkept(uri: &str) -> String {
     format!("{place}?{}", options.join("&"))
 }
 
-/// Refuses a limit on file sizes that leaves no room for the counters of a process: with it a write
-/// ends who writes, by SIGXFSZ.
-pub fn check_file_limit() -> Result<(), Failure> {
-    let least = Ledger::SIZE as u64;
+/// Refuses a limit on file sizes that leaves no room for the counters of a process, or for the
+/// budget of a run: with it a write ends who writes, by SIGXFSZ.
+pub fn check_file_limit(is_shared: bool) -> Result<(), Failure> {
+    let (least, what) = match is_shared {
+        true => (
+            TreeFile::SIZE,
+            "for who has how much of the budget (less with --per-process)",
+        ),
+        false => (Ledger::SIZE, "for the counters of each process"),
+    };
+    let least = least as u64;
     let limit = getrlimit(Resource::Fsize);
     let Some(most) = limit.current.filter(|most| *most < least) else {
         return Ok(());
@@ -77,7 +85,7 @@ pub fn check_file_limit() -> Result<(), Failure> {
         Exit::CannotPage,
         format!(
             "the limit on file sizes (RLIMIT_FSIZE, `ulimit -f`) is {most} bytes; expected \
-             {least} or more, for the counters of each process; {line}"
+             {least} or more, {what}; {line}"
         ),
     ))
 }

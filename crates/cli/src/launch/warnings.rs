@@ -133,7 +133,7 @@ impl Warnings {
                  `pagetide stat {} --curve` says how much",
                 name(),
                 100.0 * span.stalled,
-                Bytes(has.limit_bytes()),
+                Bytes(has.bound_bytes()),
                 process.pid,
                 process.pid
             ));

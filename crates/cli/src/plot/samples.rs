@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::governed::{is_alive, recorded};
+use crate::governed::{bound_of, is_alive, recorded};
 
 /// Time between two samples.
 pub const INTERVAL: Duration = Duration::from_millis(50);
@@ -19,7 +19,7 @@ pub struct Sample {
     pub resident_bytes: u64,
     /// Bytes of memory in all: resident, in the store's memory, and other.
     pub memory_bytes: u64,
-    /// The sum of the processes' budgets, or of the bounds on all their memory.
+    /// What bounds the processes together: the budget of the run, or the sum of their own.
     pub budget_bytes: u64,
     /// Faults since the sample before, a second.
     pub faults_per_second: f64,
@@ -66,6 +66,7 @@ impl Recorder {
         };
         let mut faults = 0;
         let all = recorded(run);
+        let mut living = Vec::new();
         for (index, process) in all.iter().enumerate() {
             let statistics = &process.reading.statistics;
             faults += statistics.faults;
@@ -76,10 +77,11 @@ impl Recorder {
             if !replaced && is_alive(process) {
                 reading.resident_bytes += statistics.resident_bytes;
                 reading.memory_bytes += statistics.memory_bytes;
-                reading.budget_bytes += statistics.limit_bytes();
-                reading.processes += 1;
+                living.push(process);
             }
         }
+        reading.budget_bytes = bound_of(living.iter().copied());
+        reading.processes = living.len();
         if let Some(first) = all.first() {
             self.command.clone_from(&first.reading.statistics.command);
         }

@@ -184,12 +184,17 @@ impl State {
         Action::None
     }
 
-    /// A new limit of `over`/`under` times the budget, in whole pages, and different from it.
+    /// A new limit of `over`/`under` times the budget, in whole pages, and different from it. Of a
+    /// budget that is the run's, more is all of it: what a process has now is not what it may have.
     fn limit_by(&mut self, over: u128, under: u128) -> Action {
         let Some(row) = self.selected_row() else {
             return Action::None;
         };
-        let budget = row.process.reading.statistics.limit_bytes();
+        let statistics = &row.process.reading.statistics;
+        if over > under && statistics.run_budget_bytes > 0 {
+            return self.ask_limit(statistics.run_budget_bytes);
+        }
+        let budget = statistics.limit_bytes();
         let scaled = (u128::from(budget) * over / under).min(u128::from(u64::MAX)) as u64;
         let bytes = if over > under {
             scaled.max(budget.saturating_add(PAGE_BYTES))
@@ -303,6 +308,16 @@ mod tests {
             limit_of(press(&mut state, KeyCode::Char('+'))).1,
             2 * PAGE_BYTES
         );
+    }
+
+    #[test]
+    fn more_of_a_runs_budget_is_all_of_it_and_less_is_less_than_it_has() {
+        let mut state = State::default();
+        state.update(vec![process(7, 0)], Duration::from_secs(1));
+        state.rows[0].process.reading.statistics.run_budget_bytes = 300 << 20;
+        let mut limit = |key| limit_of(press(&mut state, KeyCode::Char(key))).1;
+        assert_eq!(limit('+'), 300 << 20);
+        assert_eq!(limit('-'), 90 << 20);
     }
 
     #[test]

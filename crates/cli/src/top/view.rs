@@ -11,7 +11,7 @@ use ratatui::widgets::{
 
 use super::state::{Row, Server, State};
 use crate::commands::served::ahead;
-use crate::governed::printable;
+use crate::governed::{bound_of, printable};
 use crate::size::{Bytes, Count, Nanoseconds};
 
 /// Characters of the bar in the table.
@@ -62,7 +62,7 @@ fn totals_line(state: &State) -> Line<'static> {
             "  {} governed   resident {} of {}   in all {}   {} faults/s",
             state.rows.len(),
             Bytes(sum(|s| s.resident_bytes)),
-            Bytes(sum(|s| s.budget_bytes)),
+            Bytes(bound_of(state.rows.iter().map(|row| &row.process))),
             Bytes(sum(|s| s.memory_bytes)),
             Count(faults)
         )),
@@ -206,7 +206,7 @@ fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
         Column::Pid => Cell::from(row.process.pid.to_string()),
         Column::Budget => Cell::from(Line::from(vec![
             Span::styled(bar(s, BAR_CHARS), Style::new().fg(bar_color(s))),
-            Span::from(format!(" {}", Bytes(s.limit_bytes()))),
+            Span::from(format!(" {}", Bytes(s.bound_bytes()))),
         ])),
         Column::Faults => Cell::from(Count(row.rates.faults.round()).to_string()),
         Column::Fetched => Cell::from(Bytes(row.rates.fetched_bytes as u64).to_string()),
@@ -218,7 +218,7 @@ fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
 }
 
 fn share(s: &Statistics) -> f64 {
-    s.limited_bytes() as f64 / s.limit_bytes().max(1) as f64
+    s.limited_bytes() as f64 / s.bound_bytes().max(1) as f64
 }
 
 fn bar(s: &Statistics, chars: usize) -> String {
@@ -261,7 +261,7 @@ fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
             Span::from(format!(
                 " {} of {} ({:.0} %)",
                 Bytes(s.limited_bytes()),
-                Bytes(s.limit_bytes()),
+                Bytes(s.bound_bytes()),
                 100.0 * share(s)
             )),
         ]),

@@ -1,6 +1,7 @@
 /* One of several processes that have a budget between them. `share_worker MIB HOW [FILE]` fills its memory, and
  * - pipe: copies its input to its output and looks at its memory between blocks;
  * - busy: goes through its memory, reading and writing, until FILE is there;
+ * - forks: forks children that execute something at once;
  * - idle: sleeps until FILE is there.
  * At the end every byte has to be right. */
 #include "hazard.h"
@@ -30,6 +31,20 @@ static void work_until(const char *file) {
     }
 }
 
+static void fork_on(void) {
+    for (int i = 0; i < 12; i++) {
+        pid_t child = fork();
+        NEED(child >= 0);
+        if (child == 0) {
+            execlp("true", "true", NULL);
+            _exit(1);
+        }
+        int status = -1;
+        NEED(waitpid(child, &status, 0) == child);
+        NEED(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+}
+
 static void hazard(void) {
     NEED(arg_count >= 3);
     memory = map_filled(memory_bytes, 1);
@@ -37,6 +52,8 @@ static void hazard(void) {
         pipe_on();
     } else if (strcmp(args[2], "busy") == 0) {
         work_until(args[3]);
+    } else if (strcmp(args[2], "forks") == 0) {
+        fork_on();
     } else {
         while (access(args[3], F_OK) != 0) usleep(50000);
     }

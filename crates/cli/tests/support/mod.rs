@@ -9,3 +9,4 @@ pub mod process;
 pub mod resident;
 pub mod skip;
 mod stuck;
+pub mod tree;

@@ -156,13 +156,29 @@ pub fn allowance(limits: &[Option<String>], usage: &str, stat: &str) -> Option<A
     })
 }
 
+/// Where process `pid` stands.
+fn ancestries_of(pid: &str) -> Vec<Ancestry> {
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    let cgroup = read(&Path::new("/proc").join(pid).join("cgroup"));
+    ancestries(&cgroup, &read(Path::new("/proc/self/mountinfo")))
+}
+
+/// The file that says how long tasks of the cgroup of process `pid` (`self` works) have waited for
+/// memory, in the format of `/proc/pressure/memory`; none if there is none (version 1, or a kernel
+/// without pressure stall information).
+pub fn pressure_file(pid: &str) -> Option<PathBuf> {
+    let unified = ancestries_of(pid)
+        .into_iter()
+        .find(|ancestry| ancestry.unified)?;
+    let file = unified.directories.first()?.join("memory.pressure");
+    file.is_file().then_some(file)
+}
+
 /// Every cgroup with a memory limit above process `pid` (`self` works), nearest first.
 pub fn limited_groups(pid: &str) -> Vec<LimitedGroup> {
     let read = |path: &Path| fs::read_to_string(path).ok();
-    let cgroup = read(&Path::new("/proc").join(pid).join("cgroup")).unwrap_or_default();
-    let mountinfo = read(Path::new("/proc/self/mountinfo")).unwrap_or_default();
     let mut groups = Vec::new();
-    for ancestry in ancestries(&cgroup, &mountinfo) {
+    for ancestry in ancestries_of(pid) {
         let (limits, usage): (&[&str], &str) = if ancestry.unified {
             (&["memory.max", "memory.high"], "memory.current")
         } else {
@@ -190,8 +206,6 @@ pub fn limited_groups(pid: &str) -> Vec<LimitedGroup> {
 /// one below it, for want of memory; 0 where that is not told.
 pub fn oom_kills(pid: &str) -> u64 {
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    let cgroup = read(&Path::new("/proc").join(pid).join("cgroup"));
-    let ancestries = ancestries(&cgroup, &read(Path::new("/proc/self/mountinfo")));
     let kills = |ancestry: &Ancestry| {
         let name = match ancestry.unified {
             true => "memory.events",
@@ -200,7 +214,7 @@ pub fn oom_kills(pid: &str) -> u64 {
         let own = ancestry.directories.first()?;
         field(&read(&own.join(name)), "oom_kill ")
     };
-    ancestries.iter().filter_map(kills).sum()
+    ancestries_of(pid).iter().filter_map(kills).sum()
 }
 
 /// Bytes of memory available to process `pid` (`self` works): the least of `MemAvailable` and what

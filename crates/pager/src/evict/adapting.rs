@@ -13,6 +13,10 @@ const MEMORY_NS: f64 = 1e9;
 const TAKEN_PART: f64 = 96.0;
 /// The most that is given in a step, and what is given when waits are just as long as wished.
 const GIVEN_MAX: f64 = 0.25;
+/// Where memory is short, one part in so many is taken at once, and for so long nothing is given
+/// but to who starves.
+const SHORT_PART: f64 = 8.0;
+const SHORT_NS: u64 = 2_000_000_000;
 const GIVEN: f64 = 0.04;
 
 /// What a program may lose, and in which bounds.
@@ -35,6 +39,8 @@ pub struct Seen {
     pub cpu_ns: u64,
     /// A thread waits for room, and there was nothing that could be evicted for it.
     pub starves: bool,
+    /// It was told since the step before that memory is short where the program runs.
+    pub is_short: bool,
 }
 
 /// The state of one program's budget.
@@ -43,6 +49,8 @@ pub struct Adapting {
     automatic: Automatic,
     last: Option<Seen>,
     average: f64,
+    /// When it was told last that memory is short.
+    short_ns: Option<u64>,
 }
 
 impl Adapting {
@@ -52,6 +60,7 @@ impl Adapting {
             automatic,
             last: None,
             average: 0.0,
+            short_ns: None,
         }
     }
 
@@ -74,8 +83,16 @@ impl Adapting {
         self.average += (waits - self.average) * (passed_ns / (passed_ns + MEMORY_NS));
         let wished = self.automatic.slowdown;
         let floor = self.automatic.floor_pages.min(ceiling);
+        if seen.is_short {
+            self.short_ns = Some(seen.now_ns);
+        }
+        let was_short = (self.short_ns).is_some_and(|then| seen.now_ns - then < SHORT_NS);
         let next = if seen.starves {
             budget.max(resident) as f64 * (1.0 + GIVEN_MAX)
+        } else if seen.is_short {
+            budget.min(resident) as f64 * (1.0 - 1.0 / SHORT_PART)
+        } else if was_short && waits > 0.0 {
+            budget as f64
         } else if waits > 2.0 * wished || self.average > wished {
             let most = waits.max(self.average) / wished;
             budget as f64 * (1.0 + (GIVEN * most).min(GIVEN_MAX))
@@ -95,22 +112,24 @@ mod tests {
     use super::*;
 
     const CEILING: u64 = 100_000;
+    const BEGIN: Seen = Seen {
+        now_ns: 1,
+        waited_ns: 0,
+        cpu_ns: 0,
+        starves: false,
+        is_short: false,
+    };
 
     /// Runs a program for so many steps, that waits for a share of its time by its budget.
     fn run(adapting: &mut Adapting, budget: u64, steps: u64, waits: impl Fn(u64) -> f64) -> u64 {
         let (mut budget, mut seen) = (budget, adapting.last);
         for _ in 0..steps {
-            let before = seen.unwrap_or(Seen {
-                now_ns: 1,
-                waited_ns: 0,
-                cpu_ns: 0,
-                starves: false,
-            });
+            let before = seen.unwrap_or(BEGIN);
             let now = Seen {
                 now_ns: before.now_ns + STEP_NS,
                 waited_ns: before.waited_ns + (STEP_NS as f64 * waits(budget)) as u64,
                 cpu_ns: before.cpu_ns + STEP_NS,
-                starves: false,
+                ..BEGIN
             };
             assert!(adapting.is_due(now.now_ns));
             budget = adapting.step(now, budget, budget.min(80_000), CEILING);
@@ -145,12 +164,7 @@ mod tests {
     #[test]
     fn what_does_not_go_is_not_taken_from_and_who_starves_is_given() {
         let mut adapting = adapting();
-        let mut seen = Seen {
-            now_ns: 1,
-            waited_ns: 0,
-            cpu_ns: 0,
-            starves: false,
-        };
+        let mut seen = BEGIN;
         let mut step = |budget, starves| {
             seen.now_ns += STEP_NS;
             seen.starves = starves;
@@ -159,6 +173,27 @@ mod tests {
         assert_eq!(step(50_000, false), 50_000);
         assert_eq!(step(50_000, false), 50_000);
         assert_eq!(step(50_000, true), 75_000);
+    }
+
+    #[test]
+    fn where_memory_is_short_an_eighth_goes_at_once_and_only_who_starves_is_given_for_a_while() {
+        let mut adapting = adapting();
+        let mut seen = BEGIN;
+        let mut step = |budget, is_short, starves| {
+            seen.now_ns += STEP_NS;
+            // Half of its time.
+            seen.waited_ns += STEP_NS / 2;
+            (seen.is_short, seen.starves) = (is_short, starves);
+            adapting.step(seen, budget, budget, CEILING)
+        };
+        step(40_000, false, false);
+        assert_eq!(step(40_000, true, false), 35_000);
+        assert_eq!(step(35_000, false, false), 35_000);
+        assert_eq!(step(35_000, false, true), 43_750);
+        for _ in 0..SHORT_NS / STEP_NS {
+            step(35_000, false, false);
+        }
+        assert!(step(35_000, false, false) > 35_000);
     }
 
     #[test]

@@ -5,7 +5,16 @@ use pagetide_kernel::sync::now_ns;
 
 use super::adapting::Seen;
 use super::controller::Evictor;
+use crate::pager::Pager;
 use crate::protocol::report::DELIVERY_NS;
+
+impl Pager {
+    /// Memory is short where the program runs: a budget that follows the program shrinks.
+    pub fn note_short_memory(&self) {
+        self.memory_is_short.store(true, Relaxed);
+        self.budget.work.ring();
+    }
+}
 
 impl Evictor<'_> {
     /// Has the budget follow the program, if that is wished.
@@ -24,6 +33,7 @@ impl Evictor<'_> {
             waited_ns: ledger.refault_ns.load(Relaxed) + fetches * DELIVERY_NS,
             cpu_ns: pager.program_cpu_ns(),
             starves: pager.budget.wanted() > 0 && self.stuck_since.is_some(),
+            is_short: pager.memory_is_short.swap(false, Relaxed),
         };
         let budget = &pager.budget;
         let ceiling = (pager.ceiling.load(Relaxed)).min(pager.footprint.resident_max());

@@ -56,7 +56,14 @@ impl Handler<'_> {
         let index = word.staging_index();
         let (range, source) = (PageRange::one(page), pager.staging.page(index));
         let protect = section.is_write_protected(page);
-        if !protect && !pager.staging.is_packed(index) {
+        let is_packed = pager.staging.is_packed(index);
+        // To move it interrupts every processor that runs the program; a copy needs room of its
+        // own, as the staged frame counts until the evictor drops it.
+        let dear = pager.placement.is_interrupting_expensive();
+        let room = (is_packed || protect || dear)
+            .then(|| pager.budget.reserve(1))
+            .flatten();
+        if room.is_none() && !protect && !is_packed {
             // SAFETY: while the word says Staged and the gate is held, the page is there, nobody
             // reads it, and its own place is missing.
             let progress = unsafe { pager.handles().uffd.move_pages(range, source, false) };
@@ -71,9 +78,7 @@ impl Handler<'_> {
                 return self.outcome(page, progress);
             }
         }
-        // The staged frame still counts until the evictor has dropped it, so this one needs room of
-        // its own.
-        let Some(mut room) = pager.budget.reserve(1) else {
+        let Some(mut room) = room.or_else(|| pager.budget.reserve(1)) else {
             return Outcome::NoRoom;
         };
         // SAFETY: while the word says Staged and the gate is held, the staging area holds the
@@ -84,7 +89,8 @@ impl Handler<'_> {
         };
         room.keep(progress.pages);
         if progress.pages > 0 {
-            self.publish_taken_back(page, None);
+            let backing = (!is_packed).then(|| pager.staging.take_backing(index));
+            self.publish_taken_back(page, backing.flatten());
         }
         self.outcome(page, progress)
     }

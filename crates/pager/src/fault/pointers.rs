@@ -11,6 +11,9 @@
 //! trial all the same, because pages that were read cause no fault, used or not. A page that is
 //! missed before its turn tells that the program walks this list: it is the next to be read, and at
 //! once.
+//!
+//! Looking at a page's words takes a microsecond of the time in which the next fault waits. While no
+//! account is open and no trial gains, ever fewer pages are looked at.
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pagetide_kernel::sync::Mutex;
@@ -35,6 +38,10 @@ const TRIAL: u32 = 8;
 /// An account begins with nothing and has this at most; it is open above the half.
 const FULL: i32 = 128;
 const OPEN: u8 = 64;
+/// While no account is open, so many looks without a trial that gains halve the share of pages that
+/// are looked at, so many times at most. One that gains undoes it all.
+const FRUITLESS: u32 = 256;
+const HALVINGS: u32 = 6;
 /// Lists of named pages that wait to be read, the newest first. One that was read makes way for a
 /// new one, or else the oldest.
 const LISTS: usize = 16;
@@ -98,6 +105,10 @@ struct Seen {
     trials: Box<[Trial; TRIALS]>,
     next_trial: usize,
     under_way: usize,
+    /// Pages looked at since the last trial that gained.
+    fruitless: u32,
+    /// Accounts that are open.
+    open: usize,
     /// Of the page with this hash that was noted last, the trial and its place in that, from 1 on.
     noted: Box<[u16; PLACES]>,
     /// The same of the lists.
@@ -129,6 +140,8 @@ impl Default for Pointers {
             trials: Box::new([Trial::default(); TRIALS]),
             next_trial: 0,
             under_way: 0,
+            fruitless: 0,
+            open: 0,
             noted: Box::new([0; PLACES]),
             listed: Box::new([0; PLACES]),
             accounts: Box::new([0; 2 * REGIONS]),
@@ -188,6 +201,10 @@ impl Seen {
         words: &[u64; WORDS],
         is_stored: impl Fn(u64) -> bool,
     ) -> bool {
+        if self.open == 0 && !self.clock.is_multiple_of(self.looked_at_one_in()) {
+            return false;
+        }
+        self.fruitless = self.fruitless.saturating_add(1);
         let some = words.iter().step_by(WORDS / LOOKED_AT);
         let named = some.filter(|word| is_stored(**word >> PAGE_SIZE.ilog2()));
         let is_dense = named.count() >= LOOKED_AT / 4;
@@ -218,6 +235,11 @@ impl Seen {
             self.listed[place(*page)] = (number * WORDS + index + 1) as u16;
         }
         !list.is_read()
+    }
+
+    /// While no account is open, one page in so many is looked at.
+    fn looked_at_one_in(&self) -> u32 {
+        1 << (self.fruitless / FRUITLESS).min(HALVINGS)
     }
 
     /// Whether `page`, which was missed, waits to be read. Its list is the next then.
@@ -282,7 +304,12 @@ impl Seen {
         // A page that is used saves a fault, one in vain costs another page its place.
         let gain = 2 * used - i32::from(ended.count);
         let account = &mut self.accounts[usize::from(ended.account)];
+        let was_open = *account > OPEN;
         *account = (i32::from(*account) + gain).clamp(0, FULL) as u8;
+        self.open = self.open + usize::from(*account > OPEN) - usize::from(was_open);
+        if gain > 0 {
+            self.fruitless = 0;
+        }
         self.under_way -= 1;
     }
 
@@ -315,6 +342,7 @@ fn place(page: u64) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::collections::VecDeque;
 
     use super::*;
@@ -326,6 +354,7 @@ mod tests {
         present: VecDeque<u64>,
         misses: u64,
         read: u64,
+        looked_at: u64,
     }
 
     impl Program {
@@ -337,8 +366,13 @@ mod tests {
             self.misses += 1;
             self.install(page);
             let present = &self.present;
-            let is_stored = |page: PageNumber| page.0 > 0 && !present.contains(&page.0);
+            let looks = Cell::new(0);
+            let is_stored = |page: PageNumber| {
+                looks.set(1);
+                page.0 > 0 && !present.contains(&page.0)
+            };
             self.pointers.fetched(PageNumber(page), words, is_stored);
+            self.looked_at += looks.get();
             let (named, count) = self.pointers.take();
             for page in &named[..count] {
                 if !self.present.contains(&page.0) {
@@ -398,5 +432,21 @@ mod tests {
         program.walk(100, |index| 500 + index);
         let (_, read) = program.walk(200, |index| 500 + index);
         assert_eq!(read, 0, "it was used once, and is not any more");
+    }
+
+    #[test]
+    fn where_nothing_is_used_few_pages_are_looked_at_until_something_is() {
+        let mut program = Program::default();
+        program.walk(200, |index| 500 + index);
+        let before = (program.misses, program.looked_at);
+        program.walk(100, |index| 500 + index);
+        let (misses, looks) = (program.misses - before.0, program.looked_at - before.1);
+        assert!(
+            looks * 32 < misses,
+            "{looks} of {misses} pages were looked at"
+        );
+        program.walk(200, |index| index);
+        let (_, read) = program.walk(100, |index| index);
+        assert!(read > 100 * 128 / 2, "{read} read");
     }
 }

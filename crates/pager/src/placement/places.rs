@@ -32,6 +32,11 @@ impl Placement {
         self.held.is_holding()
     }
 
+    /// Whether interrupting another processor was found to take long.
+    pub(crate) fn is_interrupting_expensive(&self) -> bool {
+        self.faults.is_interrupting_expensive()
+    }
+
     /// Whether the evictor waits for the processor that the calling thread runs on.
     pub(crate) fn evictor_is_here(&self) -> bool {
         self.faults.evictor_is_here()

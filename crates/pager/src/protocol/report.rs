@@ -128,6 +128,14 @@ impl Statistics {
         }
     }
 
+    /// The bound that this process has, alone or with the others of its run.
+    pub fn bound_bytes(&self) -> u64 {
+        match self.run_budget_bytes {
+            0 => self.limit_bytes(),
+            bytes => bytes,
+        }
+    }
+
     /// What counts against [`Statistics::limit_bytes`].
     pub fn limited_bytes(&self) -> u64 {
         match self.memory_budget_bytes {

@@ -22,7 +22,7 @@ pub const WEIGHTS: std::ops::RangeInclusive<u64> = 1..=10_000;
 /// A target that asks nothing of a process.
 pub const NO_TARGET: u64 = u64::MAX;
 /// Says that a file is of this layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"PTTREE01");
+const MAGIC: u64 = u64::from_le_bytes(*b"PTTREE02");
 
 /// What is of the run as a whole.
 #[repr(C, align(4096))]
@@ -71,6 +71,9 @@ pub struct Slot {
     pub(super) seen_misses: AtomicU64,
     pub(super) seen_ns: AtomicU64,
     pub(super) gain: AtomicU64,
+    /// While the kernel fills the process's memory unasked, what has to stay free of the budget for
+    /// that ([`super::deferred`]); else 0.
+    pub(super) margin: AtomicU64,
 }
 
 /// The whole file.
@@ -147,6 +150,9 @@ pub struct Part {
     pub used: u64,
     /// Its weight.
     pub weight: u64,
+    /// Pages of the budget that stay free because the kernel fills its memory unasked; 0 once it is
+    /// governed.
+    pub margin: u64,
 }
 
 /// The budget of a run, and who has how much of it; read from its file, not mapped.
@@ -181,6 +187,7 @@ impl Shares {
             granted: at(slot + offset_of!(Slot, granted)),
             used: at(slot + offset_of!(Slot, used)),
             weight: at(slot + offset_of!(Slot, weight)),
+            margin: at(slot + offset_of!(Slot, margin)),
         });
         Ok(Shares {
             budget: at(offset_of!(Header, budget)),
@@ -214,9 +221,12 @@ impl Shares {
         self.parts.iter().map(|part| part.granted).sum()
     }
 
-    /// Whether no more is granted than the budget, or, where that is less, than the floors.
+    /// Whether no more is granted than the budget, or, where that is less, than the floors; and
+    /// what has to stay free is.
     pub fn is_kept(&self) -> bool {
-        self.granted() <= self.budget.max(self.parts.len() as u64 * FLOOR_PAGES)
+        let margin = self.parts.iter().map(|part| part.margin).max();
+        let floors = self.parts.len() as u64 * FLOOR_PAGES;
+        self.granted() + margin.unwrap_or(0) <= self.budget.max(floors)
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! The evictor alone acts here, once it runs: before it looks what there is to evict it keeps the
 //! account ([`Member::keep`]), and where it would have to evict it asks for more first
-//! ([`Member::ask`]). Nothing waits for another process.
+//! ([`Member::ask`]). Nothing waits for another process. Only while the kernel still fills the
+//! process's memory unasked does the scanner act instead ([`super::deferred`]).
 use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU64};
@@ -27,6 +28,8 @@ const FIRST_PART: u64 = 16;
 const ASK_MIN: u64 = 64;
 /// Of what it has, a process asks for one page in so many more at a time.
 const ASK_PART: u64 = 8;
+/// While more than one part in so many of the budget is free, it asks for as much as it has.
+const AMPLE_PART: u64 = 4;
 /// How often a process asks at most.
 const ASK_NS: u64 = 2_000_000;
 /// How often processes that have ended are looked for at most.
@@ -63,7 +66,7 @@ pub struct Member {
 }
 
 /// The lock, given up when it is dropped.
-struct Divides<'m>(&'m Member);
+pub(super) struct Divides<'m>(&'m Member);
 
 impl Drop for Divides<'_> {
     fn drop(&mut self) {
@@ -127,7 +130,7 @@ impl Member {
     /// Takes a slot, before the pager runs, and sets `budget` to what it comes with: what is
     /// resident already, if there is so much, and the floor in any case.
     pub fn join(&self, budget: &Budget) {
-        if self.lock.load(Acquire) == NO_FILE {
+        if self.is_alone() {
             return budget.set(self.whole());
         }
         for _ in 0..JOIN_TRIES {
@@ -155,7 +158,12 @@ impl Member {
         }
     }
 
-    fn slot(&self) -> Option<&'static Slot> {
+    /// Whether there is no common budget for it: it has one of that size by itself.
+    pub fn is_alone(&self) -> bool {
+        self.lock.load(Acquire) == NO_FILE
+    }
+
+    pub(super) fn slot(&self) -> Option<&'static Slot> {
         let index = self.slot.load(Acquire);
         (index != NO_SLOT).then(|| &self.file.slots[index as usize])
     }
@@ -167,7 +175,7 @@ impl Member {
     }
 
     /// The lock, if nobody has it.
-    fn divides(&self) -> Option<Divides<'_>> {
+    pub(super) fn divides(&self) -> Option<Divides<'_>> {
         let got = try_lock(self.descriptor(), TreeFile::DIVISION) == Ok(true);
         got.then_some(Divides(self))
     }
@@ -178,13 +186,24 @@ impl Member {
         &self.file.slots[..used.min(SLOTS)]
     }
 
-    fn granted_to_all(&self) -> u64 {
-        let taken = self.slots().iter().filter(|slot| slot.is_taken());
-        taken.map(|slot| slot.granted.load(SeqCst)).sum()
+    pub(super) fn taken_slots(&self) -> impl Iterator<Item = &'static Slot> {
+        self.slots().iter().filter(|slot| slot.is_taken())
+    }
+
+    pub(super) fn granted_to_all(&self) -> u64 {
+        let granted = |slot: &Slot| slot.granted.load(SeqCst);
+        self.taken_slots().map(granted).sum()
+    }
+
+    /// Pages that may be granted: what is neither granted nor has to stay free.
+    fn free(&self) -> u64 {
+        let margins = self.taken_slots().map(|slot| slot.margin.load(SeqCst));
+        let taken = self.granted_to_all() + margins.max().unwrap_or(0);
+        self.whole().saturating_sub(taken)
     }
 
     /// Frees the slots of processes that have ended. The lock is held.
-    fn sweep(&self, now: u64, always: bool) {
+    pub(super) fn sweep(&self, now: u64, always: bool) {
         let header = &self.file.header;
         if !always && now.saturating_sub(header.swept_ns.load(Relaxed)) < SWEEP_NS {
             return;
@@ -209,7 +228,7 @@ impl Member {
         let first = FIRST_PAGES.min(self.whole() / FIRST_PART);
         let wanted = first.max(resident + ASK_MIN);
         let header = &self.file.header;
-        if self.whole().saturating_sub(self.granted_to_all()) < wanted {
+        if self.free() < wanted {
             self.sweep(now, true);
         }
         let free = |(_, slot): &(usize, &Slot)| !slot.is_taken();
@@ -220,8 +239,8 @@ impl Member {
         if try_lock(self.descriptor(), TreeFile::byte_of(index)) != Ok(true) {
             return false;
         }
-        let room = self.whole().saturating_sub(self.granted_to_all());
-        let granted = wanted.min(room).max(FLOOR_PAGES.min(self.whole()));
+        let granted = wanted.min(self.free());
+        let granted = granted.max(FLOOR_PAGES.min(self.whole()));
         slot.begin(now, granted, resident, self.weight);
         if granted < wanted {
             slot.note_wanted(wanted - granted, now);
@@ -240,7 +259,7 @@ impl Member {
 
     /// On the evictor: says what this process has, and goes towards what it is to have.
     pub(crate) fn keep(&self, budget: &Budget, ledger: &Ledger) {
-        if self.lock.load(Acquire) == NO_FILE {
+        if self.is_alone() {
             return;
         }
         let now = now_ns();
@@ -252,10 +271,14 @@ impl Member {
             }
             return;
         };
-        self.approach(slot, budget);
-        slot.used.store(budget.resident_in_all(), Relaxed);
-        slot.near_misses
-            .store(self.near_misses.load(Relaxed), Relaxed);
+        // What it has and uses is the scanner's to say, as long as there is nothing to evict.
+        let is_deferred = slot.is_deferred();
+        if !is_deferred {
+            self.approach(slot, budget);
+            slot.used.store(budget.resident_in_all(), Relaxed);
+        }
+        let near_misses = self.near_misses.load(Relaxed);
+        slot.near_misses.store(near_misses, Relaxed);
         if looks {
             self.looked_ns.store(now, Relaxed);
             self.measure(slot, now, ledger);
@@ -263,7 +286,8 @@ impl Member {
             let whole = self.whole();
             // Changed from outside, or somebody came to whom the floor is due.
             let is_changed = self.seen_budget.load(Relaxed) != whole;
-            if (is_changed || self.granted_to_all() > whole)
+            if !is_deferred
+                && (is_changed || self.granted_to_all() > whole)
                 && let Some(_divides) = self.divides()
             {
                 self.sweep(now, false);
@@ -340,14 +364,20 @@ impl Member {
             return;
         }
         let granted = slot.granted.load(Relaxed);
-        if slot.cap.load(Relaxed) <= granted {
+        if slot.is_deferred() || slot.cap.load(Relaxed) <= granted {
             return;
         }
         let Some(_divides) = self.divides() else {
             return;
         };
         self.asked_ns.store(now, Relaxed);
-        let wanted = need.max(ASK_MIN).max(granted / ASK_PART);
+        // While much is free, a process that grows is not made to ask again and again.
+        let free = self.free();
+        let ahead = match free > self.whole() / AMPLE_PART {
+            true => granted.min(free / 2),
+            false => granted / ASK_PART,
+        };
+        let wanted = need.max(ASK_MIN).max(ahead);
         let given = self.take(slot, wanted, now);
         match given < wanted {
             true => slot.note_wanted(wanted - given, now),
@@ -364,11 +394,10 @@ impl Member {
     /// if that is not enough. The lock is held.
     fn take(&self, slot: &Slot, wanted: u64, now: u64) -> u64 {
         let header = &self.file.header;
-        let free = || self.whole().saturating_sub(self.granted_to_all());
-        if free() < wanted {
+        if self.free() < wanted {
             self.sweep(now, false);
         }
-        if free() < wanted {
+        if self.free() < wanted {
             slot.note_wanted(wanted, now);
             if now.saturating_sub(header.divided_ns.load(Relaxed)) >= DIVIDE_NS {
                 self.divide(now);
@@ -386,7 +415,7 @@ impl Member {
             target if slot.is_hungry(now) => target.saturating_sub(slot.granted.load(Relaxed)),
             _ => 0,
         };
-        let others = self.slots().iter().filter(|other| other.is_taken());
+        let others = self.taken_slots();
         let others = others.filter(|other| !std::ptr::eq(*other, slot));
         let others: u64 = others.map(promised).sum();
         let own = match target {
@@ -396,7 +425,7 @@ impl Member {
         let most = slot.cap.load(Relaxed).saturating_sub(granted);
         let given = wanted
             .min(most)
-            .min(free().saturating_sub(others).max(own.min(free())));
+            .min(self.free().saturating_sub(others).max(own.min(self.free())));
         slot.granted.store(granted + given, SeqCst);
         if target <= granted + given {
             slot.target.store(NO_TARGET, Relaxed);
@@ -407,8 +436,7 @@ impl Member {
     /// Divides the budget anew. The lock is held.
     fn divide(&self, now: u64) {
         self.file.header.divided_ns.store(now, Relaxed);
-        let taken = self.slots().iter().filter(|slot| slot.is_taken());
-        let slots: Vec<&Slot> = taken.collect();
+        let slots: Vec<&Slot> = self.taken_slots().collect();
         let processes: Vec<Process> = slots.iter().map(|slot| slot.known(now)).collect();
         let targets = division::divide(self.whole(), &processes);
         for (slot, target) in slots.iter().zip(targets) {

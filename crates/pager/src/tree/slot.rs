@@ -20,6 +20,11 @@ impl Slot {
         self.generation.load(SeqCst) != 0
     }
 
+    /// Whether the kernel fills the process's memory unasked.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.margin.load(SeqCst) > 0
+    }
+
     /// What the process is to have now.
     pub(super) fn goal(&self) -> u64 {
         let goal = self.target.load(Acquire).min(self.cap.load(Acquire));
@@ -52,6 +57,7 @@ impl Slot {
             (&self.seen_misses, 0),
             (&self.seen_ns, now),
             (&self.gain, 0f64.to_bits()),
+            (&self.margin, 0),
         ] {
             field.store(value, Relaxed);
         }

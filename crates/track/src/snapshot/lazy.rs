@@ -60,15 +60,12 @@ struct Service {
 pub fn restore(image: Image, plan: LazyPlan) -> Result<Restored, RestoreError> {
     let has = Uffd::kernel_features(open()?).map_err(system("UFFDIO_API"))?;
     let uffd = Uffd::negotiate(open()?, has & feature::POISON).map_err(system("UFFDIO_API"))?;
+    for (name, _) in &plan.addresses {
+        image.region(name)?;
+    }
     let mut places = Vec::new();
     for region in image.regions() {
-        let failed = || RestoreError::Map(region.name.clone(), region.pages);
-        let len = usize::try_from(region.pages)
-            .ok()
-            .and_then(|pages| pages.checked_mul(PAGE_SIZE))
-            .filter(|len| *len < 1 << 46)
-            .ok_or_else(failed)?;
-        let memory = Arc::new(own::Mapping::new(len).map_err(|_| failed())?);
+        let memory = Arc::new(map(region, &plan)?);
         let first = region.first;
         places.push(Place { memory, first });
     }
@@ -84,6 +81,27 @@ pub fn restore(image: Image, plan: LazyPlan) -> Result<Restored, RestoreError> {
         regions: regions.map(region).collect(),
         service,
     })
+}
+
+/// Memory for `region`, where the plan has it.
+fn map(region: &ImageRegion, plan: &LazyPlan) -> Result<own::Mapping, RestoreError> {
+    let failed = || RestoreError::Map(region.name.clone(), region.pages);
+    let len = usize::try_from(region.pages)
+        .ok()
+        .and_then(|pages| pages.checked_mul(PAGE_SIZE))
+        .filter(|len| *len < 1 << 46)
+        .ok_or_else(failed)?;
+    let mut addresses = plan.addresses.iter();
+    match addresses.find(|(name, _)| *name == region.name) {
+        None => own::Mapping::new(len).map_err(|_| failed()),
+        Some((name, address)) => {
+            own::Mapping::at(*address, len).map_err(|errno| RestoreError::Address {
+                name: name.clone(),
+                address: *address,
+                why: std::io::Error::from(errno).to_string(),
+            })
+        }
+    }
 }
 
 impl Service {

@@ -28,6 +28,16 @@ pub enum RestoreError {
     /// A region too large to map.
     #[error("region '{0}' has {1} pages, which cannot be mapped here")]
     Map(String, u64),
+    /// A region that cannot be mapped where the plan says ([`LazyPlan::at`]).
+    #[error("region '{name}' cannot be mapped at address {address:#x}: {why}")]
+    Address {
+        /// Of the region.
+        name: String,
+        /// Where it was to be.
+        address: usize,
+        /// What is wrong.
+        why: String,
+    },
     /// Pages could not be installed, as memory ran out. They are served when they are touched, as
     /// long as the memory is there.
     #[error("installing pages failed: {0}")]
@@ -60,6 +70,7 @@ impl From<TrackError> for RestoreError {
 pub struct LazyPlan {
     pub(super) record: bool,
     pub(super) working_set: Option<WorkingSet>,
+    pub(super) addresses: Vec<(String, usize)>,
     no_background: bool,
 }
 
@@ -75,6 +86,13 @@ impl LazyPlan {
     /// Fetches these pages first, in their order, in large batches.
     pub fn replay(mut self, set: WorkingSet) -> LazyPlan {
         self.working_set = Some(set);
+        self
+    }
+
+    /// Maps region `name` at `address`, the beginning of a page, for memory that holds pointers to
+    /// itself. Nothing may be mapped there. Other regions are mapped wherever there is room.
+    pub fn at(mut self, name: impl Into<String>, address: usize) -> LazyPlan {
+        self.addresses.push((name.into(), address));
         self
     }
 

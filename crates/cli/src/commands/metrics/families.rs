@@ -15,11 +15,17 @@ pub struct Counter {
     pub of: fn(&Counters) -> u64,
 }
 
-pub const GAUGES: [Gauge; 8] = [
+pub const GAUGES: [Gauge; 9] = [
     Gauge {
         name: "pagetide_budget",
         help: "The most bytes that may be resident",
         of: |gauges| gauges.budget,
+    },
+    Gauge {
+        name: "pagetide_run_budget",
+        help: "The most bytes that may be resident of all processes of the run together, on each \
+               of its samples; 0 where each has a budget of its own",
+        of: |gauges| gauges.run_budget,
     },
     Gauge {
         name: "pagetide_resident",

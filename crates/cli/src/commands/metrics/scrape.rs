@@ -36,6 +36,8 @@ pub struct Sample {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Gauges {
     pub budget: u64,
+    /// Of the run as a whole: the most of the processes, not the sum.
+    pub run_budget: u64,
     pub resident: u64,
     pub over_budget: u64,
     pub managed: u64,
@@ -112,6 +114,7 @@ impl Sample {
 impl Gauges {
     fn add(&mut self, of: &Statistics) {
         self.budget = self.budget.saturating_add(of.budget_bytes);
+        self.run_budget = self.run_budget.max(of.run_budget_bytes);
         self.resident = self.resident.saturating_add(of.resident_bytes);
         let over = of.resident_bytes.saturating_sub(of.budget_bytes);
         self.over_budget = self.over_budget.saturating_add(over);
