@@ -25,6 +25,7 @@ pub mod policy;
 pub mod programs;
 pub mod report;
 pub mod runner;
+pub mod serve;
 pub mod soak;
 pub mod statistics;
 pub mod stores;

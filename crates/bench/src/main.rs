@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use pagetide_bench::arguments::Usage;
 use pagetide_bench::{
-    launch, lock, paging, policy, programs, report, soak, stores, track, tree, undo,
+    launch, lock, paging, policy, programs, report, serve, soak, stores, track, tree, undo,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -54,6 +54,9 @@ enum Task {
     Snapshot(track::snapshot::Plan),
     /// Bringing a snapshot back: lazily beside eagerly, and with a working set replayed.
     Restore(track::restore::Plan),
+    /// Pages for other processes: a fault beside a handler that only copies, a recorded working
+    /// set, the memory of many clients.
+    Serve(serve::Plan),
     /// A large file of which a part is used: ways to keep that part in memory, sparse to dense,
     /// cold and warm (the experiment of 2015).
     Lock(lock::plan::Plan),
@@ -65,6 +68,9 @@ enum Task {
     /// The process measured by `paging`; prints its times as JSON.
     #[command(hide = true)]
     PagingWorker(Worker),
+    /// The handler that `serve` is compared with.
+    #[command(hide = true, name = serve::BARE)]
+    ServeBareWorker(Worker),
     /// The process measured by `lock`; prints its times as JSON.
     #[command(hide = true)]
     LockWorker(Worker),
@@ -103,10 +109,12 @@ impl Task {
             Task::Dirty(plan) => track::dirty::run(plan),
             Task::Snapshot(plan) => track::snapshot::run(plan),
             Task::Restore(plan) => track::restore::run(plan),
+            Task::Serve(plan) => serve::run(plan),
             Task::Lock(plan) => lock::experiment::run(plan),
             Task::Tree(plan) => tree::experiment::run(plan),
             Task::Overhead(plan) => lock::overhead::run(plan),
             Task::PagingWorker(worker) => worker.run(paging::worker::work),
+            Task::ServeBareWorker(worker) => worker.run(serve::bare),
             Task::LockWorker(worker) => worker.run(lock::worker::work),
             Task::TreeWorker(worker) => worker.run(tree::worker::work),
             Task::StreamWorker(worker) => worker.run(lock::programs::stream),

@@ -41,12 +41,15 @@ pub enum Command {
         override_usage = "pagetide run [OPTIONS] [--] CMD [ARG]..."
     )]
     Run(Run),
-    /// List the governed processes
+    /// List the governed processes, and those that serve pages
     #[command(after_help = exit::OF_PROCESSES)]
     Ps {
-        /// Print a JSON array of statistics, in bytes and nanoseconds
+        /// Print a JSON array of the governed processes' statistics, in bytes and nanoseconds
         #[arg(long)]
         json: bool,
+        /// Only those that serve pages of other processes (`pagetide serve`)
+        #[arg(long)]
+        serving: bool,
         /// Where runs are
         #[command(flatten)]
         bases: Bases,
@@ -97,14 +100,14 @@ pub enum Command {
         #[command(flatten)]
         bases: Bases,
     },
-    /// Watch the governed processes, full screen
+    /// Watch the governed processes, and those that serve pages, full screen
     #[command(after_help = exit::OF_PROCESSES)]
     Top {
         /// Where runs are
         #[command(flatten)]
         bases: Bases,
     },
-    /// Export the counters of all governed processes, as OpenMetrics
+    /// Export the counters of all governed processes, and of those that serve pages, as OpenMetrics
     #[command(after_help = exit::OF_PROCESSES)]
     Metrics(Metrics),
     /// Examine this system: what works, what does not, and the line that mends it

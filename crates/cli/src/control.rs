@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use pagetide_pager::report::{Reply, Request, Statistics};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
 /// A reply is a few kilobytes; more than this is not one.
 const REPLY_BYTES_MAX: u64 = 1 << 20;
@@ -35,6 +36,19 @@ fn why(error: &std::io::Error) -> String {
     }
 }
 
+/// Connects to the Unix socket at `path`, never waiting: who does not take connections any more has
+/// no room for one at some time. Each read and write then takes at most `patience`.
+pub fn connect(path: &Path, patience: Duration) -> std::io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.set_write_timeout(Some(patience))?;
+    Ok(stream)
+}
+
 /// Asks one question and waits at most `patience` for the answer.
 pub fn ask(
     socket: &Path,
@@ -42,9 +56,7 @@ pub fn ask(
     patience: Duration,
 ) -> Result<Statistics, ControlError> {
     let silent = |error| ControlError::Silent(socket.display().to_string(), error);
-    let mut stream = UnixStream::connect(socket).map_err(silent)?;
-    stream.set_read_timeout(Some(patience)).map_err(silent)?;
-    stream.set_write_timeout(Some(patience)).map_err(silent)?;
+    let mut stream = connect(socket, patience).map_err(silent)?;
     let mut line =
         serde_json::to_vec(request).map_err(|error| ControlError::Garbled(error.to_string()))?;
     line.push(b'\n');

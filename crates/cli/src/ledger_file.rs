@@ -12,7 +12,6 @@ use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
-use pagetide_pager::protocol::histogram::Histogram;
 use pagetide_pager::protocol::loss::Loss;
 use pagetide_pager::protocol::measured::Measured;
 use pagetide_pager::report::Statistics;
@@ -50,13 +49,18 @@ impl FaultTimes {
         10_000_000_000,
     ];
 
-    fn of(histogram: &Histogram) -> FaultTimes {
-        let (counts, longer) = histogram.counts(&FaultTimes::BOUNDS_NS);
-        FaultTimes {
-            counts,
-            longer,
-            sum_ns: histogram.sum_ns(),
+    /// Of the buckets of a histogram, whose values are `sum_ns` together.
+    pub fn of(buckets: impl Iterator<Item = (u64, u64)>, sum_ns: u64) -> FaultTimes {
+        let mut times = FaultTimes {
+            sum_ns,
+            ..FaultTimes::default()
+        };
+        for (upper_bound, count) in buckets {
+            let place = FaultTimes::BOUNDS_NS.partition_point(|bound| *bound < upper_bound);
+            let class = times.counts.get_mut(place).unwrap_or(&mut times.longer);
+            *class = class.wrapping_add(count);
         }
+        times
     }
 
     /// Adds those of another process.
@@ -129,7 +133,10 @@ impl Reader {
         let ledger = &*self.0;
         (ledger.magic.load(Relaxed) == LEDGER_MAGIC).then(|| Reading {
             statistics: ledger.statistics(),
-            fault_times: FaultTimes::of(&ledger.fault_latency),
+            fault_times: FaultTimes::of(
+                ledger.fault_latency.buckets(),
+                ledger.fault_latency.sum_ns(),
+            ),
             loss: ledger.loss(),
             message: ledger.message(),
             started_ns: ledger.started_ns.load(Relaxed),

@@ -29,6 +29,7 @@ pub mod plot;
 pub mod program;
 pub mod rundir;
 pub mod runs;
+pub mod serving;
 pub mod size;
 pub mod table;
 pub mod top;
@@ -64,7 +65,11 @@ pub fn main() -> u8 {
     }
     let result = match arguments.command {
         Command::Run(options) => launch::run(&options, &inherited),
-        Command::Ps { json, bases } => commands::ps::ps(json, &bases),
+        Command::Ps {
+            json,
+            serving,
+            bases,
+        } => commands::ps::ps(json, serving, &bases),
         Command::Stat {
             pid,
             json,

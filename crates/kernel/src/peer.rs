@@ -13,6 +13,8 @@ const PEER_PIDFD: libc::c_int = 77;
 pub struct Peer {
     pid: Option<Pid>,
     pidfd: Option<OwnedFd>,
+    /// The descriptor is the kernel's own answer.
+    certain: bool,
 }
 
 /// An option of a socket, which is plain data.
@@ -42,12 +44,24 @@ impl Peer {
         // 0: a process that this one's PID namespace does not see.
         let pid = Pid::from_raw(credentials.pid);
         let by_kernel = option::<libc::c_int>(socket, PEER_PIDFD).ok();
-        let pidfd = match by_kernel.filter(|fd| *fd >= 0) {
+        let by_kernel = by_kernel.filter(|fd| *fd >= 0);
+        let certain = by_kernel.is_some();
+        let pidfd = match by_kernel {
             // SAFETY: the option gives a descriptor that nobody else owns.
             Some(fd) => Some(unsafe { OwnedFd::from_raw_fd(fd) }),
             None => pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
         };
-        Ok(Peer { pid, pidfd })
+        Ok(Peer {
+            pid,
+            pidfd,
+            certain,
+        })
+    }
+
+    /// Whether it is that process for sure, however long ago it connected; else another one may
+    /// have its number by now (before Linux 6.5, or where it has ended).
+    pub fn is_certain(&self) -> bool {
+        self.certain
     }
 
     /// Its process ID, where this process can see it.
@@ -87,6 +101,11 @@ mod tests {
         let peer = Peer::of(one.as_fd()).unwrap();
         assert_eq!(peer.pid(), Some(std::process::id()));
         assert!(peer.pidfd().is_some());
+        // Where the kernel answers, which it does since 6.5.
+        assert_eq!(
+            peer.is_certain(),
+            option::<libc::c_int>(one.as_fd(), PEER_PIDFD).is_ok()
+        );
         assert_eq!(peer.kill(), Err(Errno::PERM));
         let (pipe, _other) = rustix::pipe::pipe().unwrap();
         assert_eq!(Peer::of(pipe.as_fd()).unwrap_err(), Errno::NOTSOCK);

@@ -10,9 +10,9 @@ use crate::ledger::Ledger;
 /// Most pages lent so that an instruction that needs several at once can finish: 256 KiB.
 const LOAN_MAX: u64 = 64;
 /// How long a loan lasts.
+const LOAN_NS: u64 = 2_000_000;
 /// The most pages that are kept free, unless it is said otherwise.
 const RESERVE_MAX: u64 = 512;
-const LOAN_NS: u64 = 2_000_000;
 
 /// The account of resident pages. Pages are counted before they are installed and until their
 /// frames are gone, so what is resident never exceeds what is counted.

@@ -1,12 +1,53 @@
 //! One bit a page.
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+
+use crate::words::Part;
 
 /// A set of numbers within bounds.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Bits {
     /// The lower bound.
     base: u64,
-    words: Vec<u64>,
+    words: Words,
+}
+
+#[derive(Debug)]
+enum Words {
+    Own(Vec<u64>),
+    Kept(Part),
+}
+
+impl Deref for Words {
+    type Target = [u64];
+
+    fn deref(&self) -> &[u64] {
+        match self {
+            Words::Own(words) => words,
+            Words::Kept(words) => words,
+        }
+    }
+}
+
+impl DerefMut for Words {
+    fn deref_mut(&mut self) -> &mut [u64] {
+        match self {
+            Words::Own(words) => words,
+            Words::Kept(words) => words,
+        }
+    }
+}
+
+impl Default for Words {
+    fn default() -> Words {
+        Words::Own(Vec::new())
+    }
+}
+
+impl Clone for Words {
+    /// The copy is kept nowhere.
+    fn clone(&self) -> Words {
+        Words::Own(self.to_vec())
+    }
 }
 
 impl Bits {
@@ -15,8 +56,14 @@ impl Bits {
         let len = bounds.end.saturating_sub(bounds.start);
         Bits {
             base: bounds.start,
-            words: vec![0; len.div_ceil(64) as usize],
+            words: Words::Own(vec![0; len.div_ceil(64) as usize]),
         }
+    }
+
+    /// Those that are in `words`, of numbers from `base` on.
+    pub fn kept(base: u64, words: Part) -> Bits {
+        let words = Words::Kept(words);
+        Bits { base, words }
     }
 
     /// Whether `number` is in it; what is out of bounds is not.

@@ -18,11 +18,13 @@ use std::time::{Duration, Instant};
 use pagetide_kernel::PageRange;
 use pagetide_kernel::peer::Peer;
 use pagetide_kernel::uffd::{Uffd, feature};
+use pagetide_pager::protocol::histogram::Histogram;
 
-use crate::counters::{Counters, Histogram, count};
+use crate::counters::{Counters, count};
 use crate::fill::{Fill, Next, Why};
 use crate::inbox::{Fault, Inbox, MESSAGES};
 use crate::install::{Failure, Installer, Put};
+use crate::keeper::Holding;
 use crate::memory::{Area, Memory};
 use crate::moment::Moment;
 use crate::plan::{Beyond, Plan};
@@ -36,6 +38,8 @@ const LATER_MAX: Duration = Duration::from_millis(50);
 /// So many faults in a row that find their page there already, or that are where no memory is any
 /// more, are no chance: the client makes faults of a kind that is not served.
 const IDLE_FAULTS_MAX: u32 = 100_000;
+/// Pages brought that nobody waits for, after which messages are looked for.
+const LOOK_PAGES: u64 = 32;
 /// How long the system may be without memory for a page that is waited for.
 const NO_MEMORY_MAX: Duration = Duration::from_secs(10);
 
@@ -56,6 +60,8 @@ pub enum End {
     Whole,
     /// This process is to end.
     Told,
+    /// This process is to end, and who is started next takes it over.
+    Kept,
     /// A page could not be had. What was done then, the plan says.
     Lost(String),
     /// Its userfaultfd cannot be read any more.
@@ -90,6 +96,8 @@ pub struct Handed {
     pub owner: Option<Owner>,
     /// Its process ID, as far as it was told.
     pub pid: Option<u32>,
+    /// Where it is kept for who is started next.
+    pub(crate) holding: Option<Holding>,
 }
 
 /// What a client is served with.
@@ -134,6 +142,7 @@ pub struct Client {
     service: Service,
     owner: Option<Owner>,
     pid: Option<u32>,
+    holding: Option<Holding>,
     fill: Fill,
     inbox: Inbox,
     /// When what was put off may be tried again.
@@ -168,6 +177,7 @@ impl Client {
                 .is_some_and(|owner| owner.peer.pidfd().is_none()),
             owner: handed.owner,
             pid: handed.pid,
+            holding: handed.holding,
             fill: Fill::new(Instant::now()),
             inbox: Inbox::default(),
             later: LATER,
@@ -181,6 +191,16 @@ impl Client {
     /// Serves it until it ends, or the end of all has come. `say` is told what somebody should
     /// know.
     pub fn serve(mut self, ending: &Moment, say: &dyn Fn(&str)) -> End {
+        let end = self.serve_on(ending, say);
+        match (&end, self.holding.take()) {
+            // What is kept of it stays.
+            (End::Kept, _) | (_, None) => {}
+            (_, Some(holding)) => holding.end(),
+        }
+        end
+    }
+
+    fn serve_on(&mut self, ending: &Moment, say: &dyn Fn(&str)) -> End {
         loop {
             if ending.has_come() {
                 return self.leave(say);
@@ -229,6 +249,7 @@ impl Client {
                 memory: child.memory,
                 owner: None,
                 pid,
+                holding: None,
             });
         };
         let settled = self.inbox.settle(&mut self.installer, &mut born);
@@ -269,7 +290,7 @@ impl Client {
                         _ => self.idle_faults = 0,
                     }
                     self.inbox.faults.pop_front();
-                    self.answered(unit, fault.since);
+                    self.answered(unit, fault.since, installed > 0);
                 }
                 put => return self.put_off(put),
             }
@@ -311,14 +332,21 @@ impl Client {
         self.later = (self.later * 2).min(LATER_MAX);
     }
 
-    fn answered(&mut self, unit: Area, since: Instant) {
+    /// A fault on `unit` was answered; `brought`: its page had not come before.
+    fn answered(&mut self, unit: Area, since: Instant, brought: bool) {
         self.note_latency(since);
+        let replay = self.service.plan.replay.as_ref();
+        let is_in_set = replay.is_some_and(|replay| replay.has(unit.first));
+        if is_in_set && brought && !self.installer.memory.is_removed(unit.first) {
+            count(&self.service.counters.working_set_faults, 1);
+        }
         match self.recorder() {
             Some(recorder) => recorder.note(unit.first, unit.unit),
-            None if self.has_begun() => {
+            // Which pages follow one of the working set, that knows better.
+            None if self.has_begun() && !is_in_set => {
                 self.fill.note_fault(unit.range.start, &self.service.plan);
             }
-            // Its neighbours may not be registered yet.
+            // Neighbours may not be registered yet.
             None => {}
         }
     }
@@ -327,7 +355,7 @@ impl Client {
         let taken = since.elapsed().as_nanos();
         self.service
             .latencies
-            .note(taken.min(u64::MAX.into()) as u64);
+            .record(taken.min(u64::MAX.into()) as u64);
     }
 
     /// Where first touches are noted, while they are.
@@ -363,9 +391,23 @@ impl Client {
         Err(Failure::Lost(SourceError(text.to_owned())))
     }
 
-    /// Brings a little of what nobody waits for; how long there is nothing more to bring. `None`:
-    /// until something happens.
+    /// Brings some of what nobody waits for; how long there is nothing more to bring. `None`: until
+    /// something happens.
     fn bring_more(&mut self, say: &dyn Fn(&str)) -> Result<Option<Duration>, Failure> {
+        let enough = self.installer.installed + LOOK_PAGES;
+        // Pages of a working set come one by one: to look for messages after each would take as
+        // long as they do.
+        for _ in 1..LOOK_PAGES {
+            let wait = self.bring_next(say)?;
+            if wait != Some(Duration::ZERO) || self.installer.installed >= enough {
+                return Ok(wait);
+            }
+        }
+        Ok(Some(Duration::ZERO))
+    }
+
+    /// The same with what comes next.
+    fn bring_next(&mut self, say: &dyn Fn(&str)) -> Result<Option<Duration>, Failure> {
         if self.recorder().is_some() || self.released || !self.has_begun() {
             return Ok(None);
         }

@@ -1,10 +1,7 @@
 //! What was done: counted for each client, and for all.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use serde::Serialize;
-
-/// Buckets of the histogram: the last holds what took 2^39 ns (nine minutes) and longer.
-const BUCKETS: usize = 40;
+use serde::{Deserialize, Serialize};
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -15,7 +12,8 @@ macro_rules! counters {
         }
 
         /// What [`Counters`] were at a moment.
-        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+        #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
         pub struct Counts {
             $($(#[$doc])* pub $name: u64,)*
         }
@@ -49,8 +47,16 @@ counters! {
     working_set_pages,
     /// Pages installed because all were to come.
     background_pages,
+    /// Faults on pages of the recorded working set, which were waited for before they came.
+    working_set_faults,
     /// Of all pages installed, those that were zeros.
     zero_pages,
+    /// Of all pages installed, those whose bytes were in the image's files.
+    image_pages,
+    /// Those whose bytes were in a store.
+    store_pages,
+    /// Those whose bytes came from a page server.
+    page_server_pages,
     /// Pages of zeros for threads that waited where the image has nothing.
     beyond_pages,
     /// Pages that clients gave up.
@@ -67,86 +73,39 @@ counters! {
     moves,
 }
 
+/// Where the bytes of an installed page were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Nowhere: they are zeros.
+    Zeros,
+    /// In the files of an image.
+    Image,
+    /// In a store.
+    Store,
+    /// At a page server.
+    PageServer,
+}
+
+impl Counters {
+    /// What counts the pages installed from `origin`.
+    pub(crate) fn from(&self, origin: Origin) -> &AtomicU64 {
+        match origin {
+            Origin::Zeros => &self.zero_pages,
+            Origin::Image => &self.image_pages,
+            Origin::Store => &self.store_pages,
+            Origin::PageServer => &self.page_server_pages,
+        }
+    }
+}
+
 /// Adds to a counter.
 pub(crate) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Relaxed);
 }
 
-/// How long faults took, from the message to the page.
-#[derive(Debug)]
-pub struct Histogram {
-    buckets: [AtomicU64; BUCKETS],
-}
-
-impl Default for Histogram {
-    fn default() -> Histogram {
-        Histogram {
-            buckets: [const { AtomicU64::new(0) }; BUCKETS],
-        }
-    }
-}
-
-/// What a [`Histogram`] held at a moment; times in nanoseconds, each the upper end of its bucket.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Latencies {
-    /// Faults.
-    pub count: u64,
-    /// Half of them took at most this.
-    pub p50_ns: u64,
-    /// 99 of 100 took at most this.
-    pub p99_ns: u64,
-    /// Pairs of an upper end and how many faults took that long, without those of none.
-    pub buckets: Vec<(u64, u64)>,
-}
-
-impl Histogram {
-    /// A fault took `ns`.
-    pub fn note(&self, ns: u64) {
-        let bucket = (64 - ns.leading_zeros() as usize).min(BUCKETS - 1);
-        self.buckets[bucket].fetch_add(1, Relaxed);
-    }
-
-    /// What it holds now.
-    pub fn read(&self) -> Latencies {
-        let counts = self.buckets.iter().map(|bucket| bucket.load(Relaxed));
-        let ends = counts
-            .enumerate()
-            .map(|(bucket, count)| ((1u64 << bucket) - 1, count));
-        let buckets: Vec<(u64, u64)> = ends.filter(|(_, count)| *count > 0).collect();
-        let count: u64 = buckets.iter().map(|(_, count)| count).sum();
-        let quantile = |percent: u64| {
-            let mut left = (count * percent).div_ceil(100);
-            let reaches = |(_, count): &&(u64, u64)| {
-                let reached = left <= *count;
-                left = left.saturating_sub(*count);
-                reached
-            };
-            buckets.iter().find(reaches).map_or(0, |(end, _)| *end)
-        };
-        Latencies {
-            count,
-            p50_ns: quantile(50),
-            p99_ns: quantile(99),
-            buckets,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_ends_of_buckets() {
-        let histogram = Histogram::default();
-        assert_eq!((histogram.read().count, histogram.read().p99_ns), (0, 0));
-        (0..90).for_each(|_| histogram.note(1000));
-        (0..10).for_each(|_| histogram.note(70_000));
-        histogram.note(u64::MAX);
-        let read = histogram.read();
-        assert_eq!((read.count, read.p50_ns, read.p99_ns), (101, 1023, 131_071));
-        assert_eq!(read.buckets.len(), 3);
-    }
 
     #[test]
     fn counters_add_up() {

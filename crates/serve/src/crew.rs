@@ -9,7 +9,7 @@ use crate::moment::Moment;
 use crate::plan::Plan;
 use crate::record::Recorder;
 use crate::source::Source;
-use crate::status::Status;
+use crate::status::{About, Status};
 
 /// How long clients' threads may take to end.
 const ENDING: Duration = Duration::from_secs(5);
@@ -31,6 +31,8 @@ pub struct Setup {
     pub clients_max: usize,
     /// Told of clients that come and go, and of what goes wrong.
     pub say: Say,
+    /// What whoever asks is told of the server.
+    pub about: About,
 }
 
 /// See the module's text.
@@ -60,7 +62,7 @@ impl Crew {
             recorder: setup.recorder.map(Arc::new),
             clients_max: setup.clients_max,
             say: setup.say,
-            status: Arc::default(),
+            status: Arc::new(Status::new(setup.about)),
             ending,
             begins,
             number: AtomicU64::new(0),
@@ -125,6 +127,7 @@ impl Crew {
                 End::Gone => say("ended"),
                 End::Whole => say("all its pages are there"),
                 End::Told => say("is served no more"),
+                End::Kept => say("is left to who is started next"),
                 End::Lost(why) => say(&why),
                 End::Broken(why) => {
                     crew.status.note_broken();

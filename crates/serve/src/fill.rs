@@ -100,19 +100,19 @@ impl Fill {
 
     /// As many pages of the working set as follow each other.
     fn next_of_working_set(&mut self, memory: &Memory, plan: &Plan) -> Option<PageRange> {
-        let set = plan.working_set.as_ref()?;
-        while let Some(first) = set.pages.get(self.replayed) {
+        let pages = plan.replay.as_ref()?.pages();
+        while let Some(first) = pages.get(self.replayed) {
             self.replayed += 1;
             let Some(unit) = memory.unit_with(*first) else {
                 continue;
             };
             let mut end = *first + 1;
-            while end - first < STEP_PAGES && set.pages.get(self.replayed) == Some(&end) {
+            while end - first < STEP_PAGES && pages.get(self.replayed) == Some(&end) {
                 self.replayed += 1;
                 end += 1;
             }
-            let pages = unit.unit.max(end - first);
-            return Some(PageRange::of(unit.range.start, pages));
+            let count = unit.unit.max(end - first);
+            return Some(PageRange::of(unit.range.start, count));
         }
         None
     }
@@ -162,6 +162,7 @@ impl Fill {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Replay;
     use pagetide_track::{SnapshotId, WorkingSet};
     use std::sync::Arc;
 
@@ -195,7 +196,7 @@ mod tests {
             pages: vec![200, 201, 202, 9, 5000, 40],
         };
         let plan = Plan {
-            working_set: Some(Arc::new(set)),
+            replay: Some(Arc::new(Replay::new(set, 300))),
             rate: Rate::Unlimited,
             ..Plan::default()
         };

@@ -64,7 +64,15 @@ impl Inbox {
         let read = read(installer, &mut self.faults, self.log.events())?;
         let (log, mut followed) = self.parts(installer);
         log.act_on_all(&mut followed);
+        self.all_known(installer);
         Ok(read)
+    }
+
+    /// Says so once nothing that was read is still to be acted on.
+    fn all_known(&mut self, installer: &Installer) {
+        if self.log.events().is_empty() {
+            installer.memory.end_hearing();
+        }
     }
 
     /// Settles what is in doubt, as far as that can be done now; false where it cannot, and nothing
@@ -75,7 +83,9 @@ impl Inbox {
             return true;
         }
         let (log, mut followed) = self.parts(installer);
-        match log.settle(&mut followed) {
+        let settled = log.settle(&mut followed);
+        self.all_known(installer);
+        match settled {
             Settled::Later | Settled::Kept => return self.log.is_sure() && self.forked.is_empty(),
             Settled::Already if installer.uffd.has_event_pending() => {
                 return self.forked.is_empty();
@@ -115,6 +125,7 @@ fn read(
     events: &mut VecDeque<Event>,
 ) -> Result<usize, Errno> {
     let mut messages = [Message::default(); MESSAGES];
+    installer.memory.begin_hearing();
     let read = installer.uffd.read(&mut messages)?;
     let since = Instant::now();
     for message in &messages[..read] {

@@ -10,7 +10,7 @@ use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 
-use crate::counters::{Counters, count};
+use crate::counters::{Counters, Origin, count};
 use crate::memory::{Area, Memory};
 use crate::source::{Buffer, Piece, Source, SourceError};
 
@@ -88,7 +88,7 @@ impl Installer {
         let progress = unsafe { self.uffd.copy(area.range, bytes.address(), false) };
         match progress.stop {
             Some(Stop::Other(Errno::FAULT)) => self.put_read(part(area, area.unit)),
-            _ => self.settle(area, progress),
+            _ => self.settle(area, progress, self.source.origin(first)),
         }
     }
 
@@ -101,11 +101,10 @@ impl Installer {
         read.map_err(Failure::Lost)?;
         // SAFETY: `bytes` is this function's, and holds what the image has for these pages.
         let progress = unsafe { self.uffd.copy(area.range, bytes.as_ptr(), false) };
-        self.settle(area, progress)
+        self.settle(area, progress, self.source.origin(area.first))
     }
 
     fn put_zeros(&mut self, area: Area) -> Result<Step, Failure> {
-        let before = self.installed;
         // SAFETY: the image has zeros here, or the client gave up what it had.
         let mut progress = unsafe { self.uffd.zero(area.range) };
         if progress.pages == 0 && progress.stop == Some(Stop::Refused) {
@@ -113,16 +112,16 @@ impl Installer {
             // SAFETY: as above; `zeros` is this function's.
             progress = unsafe { self.uffd.copy(area.range, zeros.as_ptr(), false) };
         }
-        let result = self.settle(area, progress);
-        count(&self.counters.zero_pages, self.installed - before);
-        result
+        self.settle(area, progress, Origin::Zeros)
     }
 
-    /// Notes what was done of `area`, and says how much of it is dealt with.
-    fn settle(&mut self, area: Area, progress: Progress) -> Result<Step, Failure> {
-        let Progress { pages, stop } = progress;
+    /// Notes what was done of `area`, with bytes from `origin`, and says how much of it is dealt
+    /// with.
+    fn settle(&mut self, area: Area, done: Progress, origin: Origin) -> Result<Step, Failure> {
+        let Progress { pages, stop } = done;
         self.memory.note_placed(area.first, pages);
         self.installed += pages;
+        count(self.counters.from(origin), pages);
         // Where only a part was done, the next call says why.
         let Some(stop) = stop.filter(|_| pages == 0) else {
             return Ok(Step::Pages(pages));

@@ -12,6 +12,7 @@
 #![allow(rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+mod area;
 mod bits;
 pub mod client;
 pub mod counters;
@@ -21,6 +22,9 @@ mod fill;
 pub mod firecracker;
 mod inbox;
 mod install;
+pub mod keeper;
+mod kept;
+pub mod manager;
 pub mod memory;
 pub mod moment;
 pub mod packed;
@@ -29,3 +33,5 @@ pub mod record;
 pub mod server;
 pub mod source;
 pub mod status;
+mod takeover;
+mod words;

@@ -4,50 +4,19 @@
 //! has given up what it holds (a REMOVE event) it is *removed*, for good: its contents are zeros,
 //! never again the image's, and the kernel may still be about to empty it. That a page is placed
 //! says only that nothing needs to bring it unasked; a fault on it is answered all the same.
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
 use pagetide_kernel::{PageNumber, PageRange, each_gap};
+use rustix::io::Errno;
 
+pub use crate::area::Area;
 use crate::bits::Bits;
-
-/// Pages of a client that follow each other in its memory and in the image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Area {
-    /// Where they are in the client.
-    pub range: PageRange,
-    /// The page of the image that the first one is.
-    pub first: u64,
-    /// Pages (of 4 KiB) in a page of this memory: 1, or 512 for huge pages.
-    pub unit: u64,
-}
-
-impl Area {
-    /// The page of the image that `page` is.
-    pub fn image_page(&self, page: PageNumber) -> u64 {
-        self.first + (page.0 - self.range.start.0)
-    }
-
-    /// The part of it that `range` has.
-    fn part(&self, range: PageRange) -> Option<Area> {
-        let part = self.range.intersection(range);
-        (!part.is_empty()).then(|| Area {
-            range: part,
-            first: self.image_page(part.start),
-            unit: self.unit,
-        })
-    }
-
-    /// The page of this memory, 4 KiB or huge, that `page` is in.
-    fn unit_of(&self, page: PageNumber) -> Area {
-        let offset = (page.0 - self.range.start.0) / self.unit * self.unit;
-        Area {
-            range: PageRange::of(self.range.start.add(offset), self.unit),
-            first: self.first + offset,
-            unit: self.unit,
-        }
-    }
-}
+use crate::kept::{Kept, Of};
+use crate::words::Hearing;
 
 /// See the module's text.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Memory {
     /// By address, without overlaps; nor do they overlap in the image, but for a forked child's.
     areas: Vec<Area>,
@@ -55,21 +24,65 @@ pub struct Memory {
     removed: Bits,
     /// Some was unmapped: faults there may still be heard of.
     shrunk: bool,
+    /// Of one that is kept for another process.
+    hearing: Option<Hearing>,
+}
+
+impl Clone for Memory {
+    /// The copy is kept nowhere.
+    fn clone(&self) -> Memory {
+        Memory {
+            areas: self.areas.clone(),
+            placed: self.placed.clone(),
+            removed: self.removed.clone(),
+            shrunk: self.shrunk,
+            hearing: None,
+        }
+    }
 }
 
 impl Memory {
     /// Of `areas`, which overlap neither in memory nor in the image.
-    pub fn new(mut areas: Vec<Area>) -> Memory {
-        areas.sort_unstable_by_key(|area| area.range.start);
-        let ends = areas.iter().map(|area| area.first + area.range.pages());
-        let firsts = areas.iter().map(|area| area.first);
-        let bounds = firsts.min().unwrap_or(0)..ends.max().unwrap_or(0);
+    pub fn new(areas: Vec<Area>) -> Memory {
+        let (areas, bounds) = in_order(areas);
         Memory {
             areas,
             placed: Bits::new(bounds.clone()),
             removed: Bits::new(bounds),
             shrunk: false,
+            hearing: None,
         }
+    }
+
+    /// The same, with all that is known in a file for who takes the client over.
+    ///
+    /// # Errors
+    /// The kernel's: there is no such file.
+    pub(crate) fn keeping(areas: Vec<Area>, of: Of) -> Result<(OwnedFd, Memory), Errno> {
+        let (areas, bounds) = in_order(areas);
+        let (file, kept) = Kept::create(areas, bounds, of)?;
+        Ok((file, Memory::kept(kept)))
+    }
+
+    /// What was kept.
+    pub(crate) fn kept(kept: Kept) -> Memory {
+        Memory {
+            areas: kept.areas,
+            placed: Bits::kept(kept.base, kept.placed),
+            removed: Bits::kept(kept.base, kept.removed),
+            shrunk: false,
+            hearing: Some(kept.hearing),
+        }
+    }
+
+    /// Events may be read from now on that are not known here yet.
+    pub(crate) fn begin_hearing(&self) {
+        self.hearing.iter().for_each(Hearing::begin);
+    }
+
+    /// All events that were read are known here.
+    pub(crate) fn end_hearing(&self) {
+        self.hearing.iter().for_each(Hearing::end);
     }
 
     /// Its parts, by address.
@@ -108,10 +121,15 @@ impl Memory {
         area.part(range)
     }
 
+    /// Whether the client has given up page `image_page` of the image.
+    pub fn is_removed(&self, image_page: u64) -> bool {
+        self.removed.has(image_page)
+    }
+
     /// How many of the `most` pages of the image from `first` on are removed, or are not: those
     /// that are as the first one is.
     pub fn alike(&self, first: u64, most: u64) -> (bool, u64) {
-        let removed = self.removed.has(first);
+        let removed = self.is_removed(first);
         let same = (first..first + most).take_while(|page| self.removed.has(*page) == removed);
         (removed, same.count() as u64)
     }
@@ -137,6 +155,10 @@ impl Memory {
     /// `range` is the client's no more; what was there.
     pub fn unmap(&mut self, range: PageRange) -> Vec<Area> {
         self.shrunk = true;
+        if self.hearing.is_some() {
+            // Who takes over knows of all areas that there were: what is gone is not to come back.
+            self.remove(range);
+        }
         self.take_out(range)
     }
 
@@ -244,6 +266,15 @@ impl Memory {
         }
         None
     }
+}
+
+/// `areas` by address, and between which pages of the image they are.
+fn in_order(mut areas: Vec<Area>) -> (Vec<Area>, Range<u64>) {
+    areas.sort_unstable_by_key(|area| area.range.start);
+    let ends = areas.iter().map(|area| area.first + area.range.pages());
+    let firsts = areas.iter().map(|area| area.first);
+    let bounds = firsts.min().unwrap_or(0)..ends.max().unwrap_or(0);
+    (areas, bounds)
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@ use std::sync::Arc;
 
 use pagetide_track::WorkingSet;
 
+use crate::bits::Bits;
+
 /// What is done with a client of which a page cannot be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnLost {
@@ -37,6 +39,37 @@ pub enum Rate {
     Unlimited,
 }
 
+/// A recorded working set.
+#[derive(Debug)]
+pub struct Replay {
+    /// In their order.
+    pages: Vec<u64>,
+    members: Bits,
+}
+
+impl Replay {
+    /// Of `set`, for an image of `image_pages` pages; others are left out.
+    pub fn new(set: WorkingSet, image_pages: u64) -> Replay {
+        let mut pages = set.pages;
+        pages.retain(|page| *page < image_pages);
+        let mut members = Bits::new(0..image_pages);
+        for page in &pages {
+            members.set(*page, 1, true);
+        }
+        Replay { pages, members }
+    }
+
+    /// Its pages, as they were first waited for.
+    pub(crate) fn pages(&self) -> &[u64] {
+        &self.pages
+    }
+
+    /// Whether `page` is one of them.
+    pub(crate) fn has(&self, page: u64) -> bool {
+        self.members.has(page)
+    }
+}
+
 /// How clients are served.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -52,7 +85,7 @@ pub struct Plan {
     /// A client that has all its pages is no client any more.
     pub until_whole: bool,
     /// These pages come before anything else that nobody waits for.
-    pub working_set: Option<Arc<WorkingSet>>,
+    pub replay: Option<Arc<Replay>>,
 }
 
 impl Default for Plan {
@@ -63,7 +96,7 @@ impl Default for Plan {
             on_lost: OnLost::default(),
             beyond: Beyond::default(),
             until_whole: false,
-            working_set: None,
+            replay: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! them, so who connects and says nothing holds up nobody.
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -18,10 +18,14 @@ use rustix::time::Timespec;
 
 use crate::client::{self, Handed, Owner};
 use crate::crew::Crew;
-use crate::firecracker::{Handshake, Refusal};
+use crate::firecracker::{Greeting, Handshake, Refusal};
+use crate::keeper::{Holding, Keeper, Returned};
+use crate::kept::Of;
 use crate::memory::Memory;
 use crate::moment::Moment;
+use crate::plan::OnLost;
 use crate::status::Status;
+use crate::takeover::{Left, take_over};
 
 pub use crate::crew::{Say, Setup};
 
@@ -38,7 +42,34 @@ const REFUSED: u64 = feature::EVENT_FORK | feature::EVENT_REMAP | feature::SIGBU
 pub struct Server {
     listener: UnixListener,
     crew: Arc<Crew>,
+    keeper: Option<Arc<Keeper>>,
     handshakes: VecDeque<(Instant, Handshake)>,
+}
+
+/// What was kept for this process by the one before.
+pub struct KeptBefore {
+    has_listener: bool,
+    clients: Vec<Returned>,
+}
+
+/// The socket at `path`: the one that was kept by `keeper` among `inherited` descriptors, or else a
+/// new one as of [`listen`]; and the clients among them.
+///
+/// # Errors
+/// As [`listen`].
+pub fn listen_again(
+    path: &Path,
+    keeper: &Keeper,
+    inherited: Vec<(String, OwnedFd)>,
+) -> io::Result<(UnixListener, KeptBefore)> {
+    let (listener, clients) = keeper.sort(inherited, path);
+    let has_listener = listener.is_some();
+    let listener = listener.map_or_else(|| listen(path), Ok)?;
+    let kept = KeptBefore {
+        has_listener,
+        clients,
+    };
+    Ok((listener, kept))
 }
 
 /// A socket at `path`. A socket that nobody listens on any more is removed first.
@@ -77,8 +108,54 @@ impl Server {
         Ok(Server {
             listener,
             crew: Arc::new(Crew::new(setup, ending, None)),
+            keeper: None,
             handshakes: VecDeque::new(),
         })
+    }
+
+    /// Has its socket and all its clients kept by `keeper` from now on, and takes over those that
+    /// were.
+    ///
+    /// # Errors
+    /// The socket cannot be kept.
+    pub fn keep(&mut self, keeper: &Arc<Keeper>, kept: KeptBefore) -> io::Result<()> {
+        if !kept.has_listener {
+            keeper.keep_listener(&self.listener)?;
+        }
+        self.keeper = Some(Arc::clone(keeper));
+        for returned in kept.clients {
+            match take_over(keeper, returned, self.image()) {
+                Ok(handed) => {
+                    (self.crew.say)("a client is taken over:");
+                    self.crew.start(handed);
+                }
+                Err(left) => self.give_up(left),
+            }
+        }
+        Ok(())
+    }
+
+    fn image(&self) -> Of {
+        Of {
+            id: self.crew.source.id(),
+            pages: self.crew.source.pages(),
+        }
+    }
+
+    /// A client that was kept cannot be served on: all its pages are lost.
+    fn give_up(&self, left: Left) {
+        self.crew.status.note_refused();
+        let pid = left.peer.as_ref().and_then(Peer::pid);
+        let who = pid.map_or("a client".to_owned(), |pid| format!("process {pid}"));
+        let done = match (&left.peer, self.crew.plan.on_lost) {
+            (Some(peer), OnLost::Kill) => match peer.kill() {
+                Ok(()) => "it was killed".to_owned(),
+                Err(errno) => format!("it could not be killed ({errno})"),
+            },
+            _ => "who waits for its pages is left waiting".to_owned(),
+        };
+        let why = left.why;
+        (self.crew.say)(&format!("{who} is not taken over: {why}; {done}"));
     }
 
     /// What it does, for those who ask.
@@ -204,17 +281,38 @@ impl Server {
             Ok((greeting, peer))
         });
         match result {
-            Ok((greeting, peer)) => self.crew.start(Handed {
-                uffd: greeting.uffd,
-                memory: Memory::new(greeting.areas),
-                pid: peer.pid(),
-                owner: Some(Owner {
-                    connection: greeting.connection,
-                    peer,
-                }),
-            }),
+            Ok((greeting, peer)) => {
+                let (memory, holding) = self.known(&greeting);
+                self.crew.start(Handed {
+                    uffd: greeting.uffd,
+                    memory,
+                    pid: peer.pid(),
+                    owner: Some(Owner {
+                        connection: greeting.connection,
+                        peer,
+                    }),
+                    holding,
+                });
+            }
             Err(refusal) => self.refuse(&connection, &refusal.to_string()),
         }
+    }
+
+    /// The memory of a client, which is kept if clients are.
+    fn known(&self, greeting: &Greeting) -> (Memory, Option<Holding>) {
+        let areas = greeting.areas.clone();
+        let Some(keeper) = &self.keeper else {
+            return (Memory::new(areas), None);
+        };
+        let kept = Memory::keeping(areas.clone(), self.image()).map_err(io::Error::from);
+        let kept = kept.and_then(|(file, memory)| {
+            let holding = keeper.keep_client(&greeting.uffd, &greeting.connection, &file)?;
+            Ok((memory, Some(holding)))
+        });
+        kept.unwrap_or_else(|error| {
+            (self.crew.say)(&format!("a client is not kept for the next start: {error}"));
+            (Memory::new(areas), None)
+        })
     }
 }
 

@@ -4,18 +4,35 @@ use std::io::{self, Write as _};
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use pagetide_pager::protocol::histogram::Histogram;
+use pagetide_pager::report::Latency;
+use serde::{Deserialize, Serialize};
 
-use crate::counters::{Counters, Counts, Histogram, Latencies};
+use crate::counters::{Counters, Counts};
 
 /// How long whoever asks may take to read the answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Who serves what.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// The process ID.
+    pub pid: u32,
+    /// Which clients: `firecracker` or `criu`.
+    pub serves: String,
+    /// What they are served from.
+    pub source: String,
+    /// The socket that they connect to.
+    pub socket: String,
+}
+
 /// See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Status {
+    about: About,
+    since: Instant,
     clients: Mutex<BTreeMap<u64, Served>>,
     /// Of clients that are gone.
     before: Counters,
@@ -32,26 +49,62 @@ struct Served {
     counters: Arc<Counters>,
 }
 
-#[derive(Serialize)]
-struct Report {
-    clients: Vec<Client>,
-    clients_ended: u64,
-    refused: u64,
+/// What there was at a moment. Times are in nanoseconds unless the name says otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Who serves what.
+    #[serde(flatten)]
+    pub about: About,
+    /// Seconds since it began.
+    pub wall_seconds: f64,
+    /// Those that are served.
+    pub clients: Vec<Client>,
+    /// How many were served, and are no more.
+    pub clients_ended: u64,
+    /// How many of them could not be served to their end.
+    pub clients_broken: u64,
+    /// How many were refused.
+    pub refused: u64,
     /// Of all clients, those that are gone as well.
-    total: Counts,
-    fault_latency: Latencies,
+    pub total: Counts,
+    /// How long faults took, from the message to the page.
+    pub fault_latency_ns: Latency,
+    /// The same as pairs of an upper bound and how many faults took at most that, and longer than
+    /// the bound before.
+    pub fault_buckets_ns: Vec<(u64, u64)>,
+    /// How long all of them took together.
+    pub fault_sum_ns: u64,
 }
 
-#[derive(Serialize)]
-struct Client {
-    client: u64,
-    pid: Option<u32>,
-    memory_pages: u64,
+/// A client that is served.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Client {
+    /// Its number: the first is 1.
+    pub client: u64,
+    /// Its process ID, as far as it is known.
+    pub pid: Option<u32>,
+    /// How many pages its memory had when it came.
+    pub memory_pages: u64,
+    /// What was done for it.
     #[serde(flatten)]
-    counts: Counts,
+    pub counts: Counts,
 }
 
 impl Status {
+    /// Nobody is served yet.
+    pub(crate) fn new(about: About) -> Status {
+        Status {
+            about,
+            since: Instant::now(),
+            clients: Mutex::default(),
+            before: Counters::default(),
+            clients_ended: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            latencies: Arc::default(),
+        }
+    }
+
     fn clients(&self) -> MutexGuard<'_, BTreeMap<u64, Served>> {
         self.clients.lock().unwrap_or_else(|held| held.into_inner())
     }
@@ -100,19 +153,8 @@ impl Status {
         self.clients().len()
     }
 
-    /// What was done for all clients so far.
-    pub fn total(&self) -> Counts {
-        let all = Counters::default();
-        let clients = self.clients();
-        all.add(&self.before.read());
-        clients
-            .values()
-            .for_each(|client| all.add(&client.counters.read()));
-        all.read()
-    }
-
-    /// What there is now, as a JSON object.
-    pub fn json(&self) -> String {
+    /// What there is now.
+    pub fn report(&self) -> Report {
         let all = Counters::default();
         let clients = self.clients();
         all.add(&self.before.read());
@@ -126,15 +168,23 @@ impl Status {
                 counts,
             }
         };
-        let clients = clients.iter().map(client).collect();
-        let report = Report {
-            clients,
+        Report {
+            about: self.about.clone(),
+            wall_seconds: self.since.elapsed().as_secs_f64(),
+            clients: clients.iter().map(client).collect(),
             clients_ended: self.clients_ended.load(Relaxed),
+            clients_broken: self.broken(),
             refused: self.refused.load(Relaxed),
             total: all.read(),
-            fault_latency: self.latencies.read(),
-        };
-        serde_json::to_string(&report).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+            fault_latency_ns: self.latencies.latency(),
+            fault_buckets_ns: self.latencies.buckets().collect(),
+            fault_sum_ns: self.latencies.sum_ns(),
+        }
+    }
+
+    fn json(&self) -> String {
+        let text = serde_json::to_string(&self.report());
+        text.unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
     }
 
     /// Answers everyone who connects to `listener`, one after the other, for as long as the process
@@ -160,7 +210,10 @@ mod tests {
 
     #[test]
     fn those_that_are_gone_are_counted_still() {
-        let status = Status::default();
+        let status = Status::new(About {
+            serves: "firecracker".to_owned(),
+            ..About::default()
+        });
         for number in 1..=2 {
             let counters = Arc::new(Counters::default());
             count(&counters.faults, number);
@@ -168,16 +221,19 @@ mod tests {
         }
         status.remove(1);
         status.note_refused();
-        let json: serde_json::Value = serde_json::from_str(&status.json()).unwrap();
+        status.latencies().record(1000);
+        let report: Report = serde_json::from_str(&status.json()).unwrap();
+        assert_eq!((report.total.faults, report.clients_ended), (3, 1));
+        assert_eq!(report.clients.len(), 1);
+        let client = &report.clients[0];
+        assert_eq!((client.pid, client.counts.faults), (Some(702), 2));
         assert_eq!(
-            (&json["total"]["faults"], &json["clients_ended"]),
-            (&3.into(), &1.into())
+            (report.refused, report.about.serves.as_str()),
+            (1, "firecracker")
         );
-        assert_eq!(json["clients"].as_array().unwrap().len(), 1);
-        assert_eq!(json["clients"][0]["pid"], 702);
-        assert_eq!(
-            (&json["clients"][0]["faults"], &json["refused"]),
-            (&2.into(), &1.into())
-        );
+        assert_eq!(report.fault_latency_ns.p99, 1000);
+        let buckets = &report.fault_buckets_ns;
+        assert_eq!((buckets.len(), buckets[0].1), (1, 1));
+        assert!((1000..1063).contains(&buckets[0].0));
     }
 }

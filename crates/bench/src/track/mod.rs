@@ -3,7 +3,7 @@
 pub mod dirty;
 pub mod fork;
 pub mod restore;
-mod scratch;
+pub(crate) mod scratch;
 pub mod snapshot;
 mod snapshot_report;
 pub mod wp;

@@ -11,6 +11,7 @@ pub mod pages;
 pub mod ps;
 pub mod residency;
 pub mod serve;
+pub(crate) mod served;
 pub mod snapshot;
 pub mod stat;
 pub mod store;
@@ -18,13 +19,15 @@ mod volumes;
 
 use std::io::Write as _;
 
+use pagetide_pager::report::Latency;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
 use crate::governed::{Governed, printable};
-use crate::runs;
+use crate::size::Nanoseconds;
+use crate::{runs, serving};
 
 /// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that
 /// says how to list them.
@@ -33,6 +36,12 @@ pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
     let all = runs::all(bases);
     if let Some(process) = all.iter().find(|process| process.pid == pid) {
         return Ok(process.clone());
+    }
+    if serving::of(pid, bases).is_some() {
+        return Err(failure(format!(
+            "process {pid} serves pages of other processes (`pagetide serve`), and has no budget; \
+             `pagetide stat {pid}` tells of it"
+        )));
     }
     match runs::of_launcher(pid, bases).as_deref() {
         None => Err(failure(format!(
@@ -57,6 +66,19 @@ pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
             )))
         }
     }
+}
+
+/// A distribution of times, on a line.
+fn of_latency(latency: &Latency) -> String {
+    format!(
+        "mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
+        Nanoseconds(latency.mean),
+        Nanoseconds(latency.p50),
+        Nanoseconds(latency.p90),
+        Nanoseconds(latency.p99),
+        Nanoseconds(latency.p999),
+        Nanoseconds(latency.max)
+    )
 }
 
 /// Prints a value as JSON on a line of its own.

@@ -1,25 +1,51 @@
-//! `pagetide ps`: the governed processes.
+//! `pagetide ps`: the governed processes, and those that serve pages.
 use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
-use crate::governed::printable;
-use crate::runs;
+use crate::governed::{Governed, printable};
 use crate::size::{Bytes, Count, Nanoseconds};
 use crate::table::Table;
+use crate::{runs, serving};
+
+use super::served;
 
 /// Commands are cut to this many characters.
 const COMMAND_CHARS_MAX: usize = 40;
 
-/// Lists the living governed processes.
-pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
-    let processes = runs::all(bases);
+/// Lists the living governed processes, unless only those are asked for that serve pages, and
+/// those.
+pub fn ps(json: bool, only_serving: bool, bases: &Bases) -> Result<u8, Failure> {
     if json {
-        let all: Vec<_> = processes
-            .iter()
-            .map(|process| &process.reading.statistics)
-            .collect();
-        super::print_json(&all)?;
+        match only_serving {
+            true => super::print_json(&serving::all(bases))?,
+            false => {
+                let processes = runs::all(bases);
+                let statistics = processes.iter().map(|process| &process.reading.statistics);
+                super::print_json(&statistics.collect::<Vec<_>>())?;
+            }
+        }
         return Ok(Exit::Ok.code());
     }
+    let servers = serving::all(bases);
+    if !only_serving {
+        let processes = runs::all(bases);
+        if !processes.is_empty() || servers.is_empty() {
+            list(&processes)?;
+        }
+        if processes.is_empty() && servers.is_empty() {
+            // On stderr, so that a script that counts lines counts none.
+            eprintln!(
+                "pagetide: no governed process that you may see; start one: pagetide run \
+                 --resident 256M -- PROGRAM"
+            );
+        }
+    }
+    if only_serving || !servers.is_empty() {
+        super::print(&served::table(&servers).to_string())?;
+    }
+    Ok(Exit::Ok.code())
+}
+
+fn list(processes: &[Governed]) -> Result<(), Failure> {
     let mut table = Table::new(
         &[
             "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "OF", "FAULTS",
@@ -31,7 +57,7 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
-    for process in &processes {
+    for process in processes {
         let s = &process.reading.statistics;
         table.push(vec![
             process.pid.to_string(),
@@ -50,13 +76,5 @@ pub fn ps(json: bool, bases: &Bases) -> Result<u8, Failure> {
                 .collect(),
         ]);
     }
-    super::print(&table.to_string())?;
-    if processes.is_empty() {
-        // On stderr, so that a script that counts lines counts none.
-        eprintln!(
-            "pagetide: no governed process that you may see; start one: pagetide run --resident \
-             256M -- PROGRAM"
-        );
-    }
-    Ok(Exit::Ok.code())
+    super::print(&table.to_string())
 }

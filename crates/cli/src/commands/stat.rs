@@ -2,7 +2,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use pagetide_pager::report::{Latency, Request, Statistics};
+use pagetide_pager::report::{Request, Statistics};
 
 use crate::bases::Bases;
 use crate::control;
@@ -10,7 +10,8 @@ use crate::curve::{self, Need};
 use crate::exit::{Exit, Failure};
 use crate::governed::{Governed, printable};
 use crate::plot;
-use crate::size::{Bytes, Count, Nanoseconds};
+use crate::serving;
+use crate::size::{Bytes, Count};
 
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -18,8 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PUBLISHING: Duration = Duration::from_millis(200);
 
 /// Shows the statistics of process `pid`, which may be its launcher's: its own answer, or its
-/// ledger when it does not answer. Or how much memory it needs, measured for so long, also drawn to
-/// the file `plot`.
+/// ledger when it does not answer; or what it says if it serves pages. Or how much memory it needs,
+/// measured for so long, also drawn to the file `plot`.
 pub fn stat(
     pid: u32,
     json: bool,
@@ -27,6 +28,13 @@ pub fn stat(
     plot: Option<&Path>,
     bases: &Bases,
 ) -> Result<u8, Failure> {
+    if let Some(report) = serving::of(pid, bases).filter(|_| measure_for.is_none()) {
+        match json {
+            true => super::print_json(&report)?,
+            false => super::print(&super::served::describe(&report))?,
+        }
+        return Ok(Exit::Ok.code());
+    }
     let process = super::find(pid, bases)?;
     if let Some(time) = measure_for {
         let process = measured(&process, time, bases)?;
@@ -141,7 +149,7 @@ fn describe(s: &Statistics) -> String {
         ("memory in all", of_memory(s)),
         ("faults", of_faults(s)),
         ("of these", of_these(s)),
-        ("latency", of_latency(&s.fault_latency_ns)),
+        ("latency", super::of_latency(&s.fault_latency_ns)),
         ("stalled", of_stalls(s)),
         (
             "evictions",
@@ -199,17 +207,5 @@ fn of_stalls(s: &Statistics) -> String {
         s.stall_seconds,
         s.wall_seconds,
         100.0 * s.stalled()
-    )
-}
-
-fn of_latency(latency: &Latency) -> String {
-    format!(
-        "mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, max {}",
-        Nanoseconds(latency.mean),
-        Nanoseconds(latency.p50),
-        Nanoseconds(latency.p90),
-        Nanoseconds(latency.p99),
-        Nanoseconds(latency.p999),
-        Nanoseconds(latency.max)
     )
 }

@@ -16,10 +16,11 @@ use crate::exit::{Exit, Failure};
 pub struct Volumes {
     /// The store: file:DIR, or a server
     uri: String,
-    /// Tell which volumes the packed dump in DIR needs; may be given again
-    #[arg(long, value_name = "DIR")]
+    /// Tell which volumes the packed dump in DIR, or the packed image with this index, needs; may
+    /// be given again
+    #[arg(long, value_name = "DIR|IMAGE.pages")]
     keep: Vec<PathBuf>,
-    /// Remove those that no dump named with --keep needs. Not while something is packed
+    /// Remove those that none named with --keep needs. Not while something is packed
     #[arg(long, requires = "keep")]
     remove: bool,
     /// Print a JSON array, sizes in bytes
@@ -62,11 +63,14 @@ pub(super) fn volumes(options: &Volumes) -> Result<u8, Failure> {
     Ok(Exit::Ok.code())
 }
 
-/// The volumes that the dumps in `directories` need.
+/// The volumes that the dumps in `directories`, and the indexes of images among them, need.
 fn needed(directories: &[PathBuf]) -> Result<HashSet<SnapshotId>, Failure> {
     let mut needed = HashSet::new();
     for directory in directories {
-        let path = directory.join(INDEX_NAME);
+        let path = match directory.is_dir() {
+            true => directory.join(INDEX_NAME),
+            false => directory.clone(),
+        };
         let index = Index::load(&path).map_err(|error| {
             Failure::new(Exit::Store, format!("--keep: {}: {error}", path.display()))
         })?;

@@ -16,8 +16,8 @@ use crate::bases::Bases;
 use crate::commands::limit;
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
-use crate::runs;
 use crate::size::Bytes;
+use crate::{runs, serving};
 use keys::{Heard, Keyboard};
 use state::{Action, State};
 
@@ -70,6 +70,7 @@ fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool, bases: &Bases) -> i
             let elapsed = refreshed.map_or(REFRESH, |at| at.elapsed());
             refreshed = Some(Instant::now());
             state.update(runs::all(bases), elapsed);
+            state.update_servers(serving::all(bases), elapsed);
         }
         if let Some(answer) = answers.try_iter().last() {
             state.say(answer);

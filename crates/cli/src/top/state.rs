@@ -3,6 +3,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use pagetide_pager::report::Statistics;
+use pagetide_serve::status::Report;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use crate::commands::limit::bytes_for;
@@ -49,6 +50,15 @@ pub struct Row {
     pub history: VecDeque<u64>,
 }
 
+/// One that serves pages of other processes.
+#[derive(Debug, Clone)]
+pub struct Server {
+    /// What it said last.
+    pub report: Report,
+    /// Faults a second, since the time before.
+    pub faults: f64,
+}
+
 /// What a key asks for.
 #[derive(Debug, PartialEq)]
 pub enum Action {
@@ -65,7 +75,9 @@ pub enum Action {
 pub struct State {
     /// The processes, by process ID.
     pub rows: Vec<Row>,
-    /// Which of them is selected.
+    /// Those that serve pages, by process ID.
+    pub servers: Vec<Server>,
+    /// Which process is selected.
     pub selected: usize,
     /// The limit being typed, when one is.
     pub input: Option<String>,
@@ -109,6 +121,20 @@ impl State {
         if self.rows.is_empty() {
             self.input = None;
         }
+    }
+
+    /// Takes in those that serve pages, `elapsed` after the time before.
+    pub fn update_servers(&mut self, reports: Vec<Report>, elapsed: Duration) {
+        let before = std::mem::take(&mut self.servers);
+        let server = |report: Report| {
+            let is_same = |server: &&Server| server.report.about == report.about;
+            let old = before.iter().find(is_same);
+            let old = old.map_or(report.total.faults, |server| server.report.total.faults);
+            let new = report.total.faults.saturating_sub(old);
+            let faults = new as f64 / elapsed.as_secs_f64().max(1e-3);
+            Server { report, faults }
+        };
+        self.servers = reports.into_iter().map(server).collect();
     }
 
     /// The selected process.

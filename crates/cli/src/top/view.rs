@@ -9,13 +9,16 @@ use ratatui::widgets::{
     Block, Borders, Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState,
 };
 
-use super::state::{Row, State};
+use super::state::{Row, Server, State};
+use crate::commands::served::ahead;
 use crate::governed::{bound_of, printable};
 use crate::size::{Bytes, Count, Nanoseconds};
 
 /// Characters of the bar in the table.
 const BAR_CHARS: usize = 7;
 const DETAIL_LINES: u16 = 10;
+/// Most of those that serve pages: the others are counted.
+const SERVERS_SHOWN: usize = 4;
 /// Below this height the detail gives way to the list.
 const DETAIL_FROM_LINES: u16 = 18;
 
@@ -26,15 +29,18 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
     } else {
         0
     };
-    let [totals, list, selected, keys] = Layout::vertical([
+    let servers = state.servers.len().min(SERVERS_SHOWN) as u16;
+    let [totals, list, serving, selected, keys] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Min(3),
+        Constraint::Length(if servers > 0 { servers + 1 } else { 0 }),
         Constraint::Length(detail),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(totals_line(state), totals);
     draw_list(frame, state, list);
+    draw_servers(frame, state, serving);
     if let Some(row) = state.selected_row().filter(|_| detail > 0) {
         draw_selected(frame, row, selected);
     }
@@ -88,6 +94,32 @@ fn draw_list(frame: &mut Frame<'_>, state: &State, area: Rect) {
         .column_spacing(1);
     let mut selection = TableState::default().with_selected(Some(state.selected));
     frame.render_stateful_widget(table, area, &mut selection);
+}
+
+/// Those that serve pages, a line each.
+fn draw_servers(frame: &mut Frame<'_>, state: &State, area: Rect) {
+    let more = state.servers.len().saturating_sub(SERVERS_SHOWN);
+    let title = match more {
+        0 => " serving pages ".to_owned(),
+        more => format!(" serving pages, and {more} more "),
+    };
+    let line = |server: &Server| {
+        let (report, latency) = (&server.report, &server.report.fault_latency_ns);
+        Line::from(format!(
+            "{} {}: {} clients   {} faults/s, p50 {}, p99 {}   {} ahead   {} lost",
+            report.about.pid,
+            printable(&report.about.serves),
+            report.clients.len(),
+            Count(server.faults.round()),
+            Nanoseconds(latency.p50),
+            Nanoseconds(latency.p99),
+            Count(ahead(&report.total) as f64),
+            report.total.lost_pages
+        ))
+    };
+    let lines: Vec<Line<'_>> = state.servers.iter().take(SERVERS_SHOWN).map(line).collect();
+    let block = Block::new().borders(Borders::TOP).title(title);
+    frame.render_widget(Paragraph::new(lines).block(block), area);
 }
 
 /// What the list shows of a process, from left to right.
@@ -293,6 +325,7 @@ mod tests {
     use super::*;
     use crate::governed::Governed;
     use crate::ledger_file::Reading;
+    use pagetide_serve::status::Report;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use std::time::Duration;
@@ -358,6 +391,27 @@ mod tests {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
         assert!(!text.contains('\x1b'));
+    }
+
+    #[test]
+    fn those_that_serve_pages_have_lines_of_their_own() {
+        let mut state = some_state();
+        let report = |pid: u32, faults| {
+            let mut report = Report::default();
+            (report.about.pid, report.about.serves) = (pid, "criu\x1b".into());
+            (report.total.faults, report.total.lost_pages) = (faults, 3);
+            report
+        };
+        for faults in [100, 1100] {
+            let reports = (1..7).map(|number| report(9000 + number, faults));
+            state.update_servers(reports.collect(), Duration::from_millis(500));
+        }
+        let text = screen(&state, 80, 24);
+        let line = "9001 criu?: 0 clients   2 k faults/s";
+        for expected in [line, "9004", "and 2 more", "3 lost", "4194303"] {
+            assert!(text.contains(expected), "{expected} is not in\n{text}");
+        }
+        assert!(!text.contains("9005"), "{text}");
     }
 
     #[test]

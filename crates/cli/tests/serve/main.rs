@@ -8,14 +8,18 @@ mod deaths;
 mod dump;
 mod guest;
 mod hostile;
+mod observed;
 mod packed;
+mod restart;
 mod server;
 #[path = "../../../store/tests/behaviour/servers.rs"]
 #[allow(dead_code)] // shared with the tests of the store
 mod servers;
+mod stored;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
@@ -80,23 +84,28 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
+/// A snapshot of `pages` pages, with those of zeros left out.
+fn write_snapshot(path: &Path, pages: u64) {
+    let region = RegionEntry {
+        name: "memory".into(),
+        address: 0,
+        pages,
+    };
+    let sink = Box::new(FileSink::create(path).unwrap());
+    let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region]).unwrap();
+    for page in (0..pages).filter(|page| page % 5 != 3) {
+        writer.put(0, &[page], &[expected(page)].concat()).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
 #[test]
 fn a_snapshot_is_served_as_a_memory_file_is() {
     if !able() {
         return;
     }
     let place = tempfile::tempdir().unwrap();
-    let region = RegionEntry {
-        name: "memory".into(),
-        address: 0,
-        pages: 400,
-    };
-    let sink = Box::new(FileSink::create(&place.path().join("image")).unwrap());
-    let mut writer = Writer::new(sink, SnapshotId::random(), None, vec![region]).unwrap();
-    for page in (0..400).filter(|page| page % 5 != 3) {
-        writer.put(0, &[page], &[expected(page)].concat()).unwrap();
-    }
-    writer.finish().unwrap();
+    write_snapshot(&place.path().join("image"), 400);
     let server = Server::at(place, &[&LEAVE[..], &["--prefetch-rate", "max"]].concat());
     verify_all(&server, 400);
 }

@@ -19,7 +19,7 @@ fn images(place: &Path, guest: &Guest) -> PathBuf {
     images
 }
 
-fn pack(images: &Path, store: &str, options: &[&str]) -> Output {
+pub fn pack(images: &Path, store: &str, options: &[&str]) -> Output {
     Command::new(PAGETIDE)
         .arg("pack")
         .arg(images)
@@ -30,7 +30,7 @@ fn pack(images: &Path, store: &str, options: &[&str]) -> Output {
 }
 
 /// What `pack` with `--json` says.
-fn packed(images: &Path, store: &str, options: &[&str]) -> serde_json::Value {
+pub fn packed(images: &Path, store: &str, options: &[&str]) -> serde_json::Value {
     let output = pack(images, store, &[&["--json"], options].concat());
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!((output.status.code(), &*said), (Some(0), ""));
@@ -38,7 +38,7 @@ fn packed(images: &Path, store: &str, options: &[&str]) -> serde_json::Value {
 }
 
 /// Counts of it, by their names.
-fn counts<const N: usize>(summary: &serde_json::Value, names: [&str; N]) -> [u64; N] {
+pub fn counts<const N: usize>(summary: &serde_json::Value, names: [&str; N]) -> [u64; N] {
     names.map(|name| {
         summary[name]
             .as_u64()
@@ -46,7 +46,7 @@ fn counts<const N: usize>(summary: &serde_json::Value, names: [&str; N]) -> [u64
     })
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 

@@ -3,7 +3,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
@@ -42,11 +42,17 @@ impl Server {
 
     /// `pagetide serve` with these arguments, in `place`; it says `ready` when it is.
     pub fn start(place: tempfile::TempDir, arguments: &[&str], ready: &str) -> Server {
+        let mut command = Command::new(PAGETIDE);
+        command.arg("serve").args(arguments);
+        Server::run(place, command, ready)
+    }
+
+    /// `command` in `place`; it says `ready` when it is.
+    pub fn run(place: tempfile::TempDir, mut command: Command, ready: &str) -> Server {
         let log = File::create(place.path().join("log")).unwrap();
-        let child = Command::new(PAGETIDE)
-            .arg("serve")
-            .args(arguments)
+        let child = command
             .current_dir(place.path())
+            .env("XDG_RUNTIME_DIR", place.path())
             .stderr(log)
             .stdin(Stdio::null())
             .spawn()
@@ -54,6 +60,19 @@ impl Server {
         let server = Server { place, child };
         server.wait_for("that it serves", |server| server.log().contains(ready));
         server
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What `pagetide` prints with these arguments, for which the server is the only one.
+    pub fn asked(&self, arguments: &[&str]) -> Output {
+        Command::new(PAGETIDE)
+            .args(arguments)
+            .env("XDG_RUNTIME_DIR", self.place.path())
+            .output()
+            .unwrap()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -114,7 +133,11 @@ impl Server {
 
     /// Sends SIGTERM.
     pub fn tell(&self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        self.signal(Signal::SIGTERM);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
     /// Whether it has not ended.
@@ -126,6 +149,12 @@ impl Server {
     pub fn end(self) -> (ExitStatus, String, tempfile::TempDir) {
         self.tell();
         self.ended()
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn killed(self) -> tempfile::TempDir {
+        self.signal(Signal::SIGKILL);
+        self.ended().2
     }
 
     /// Waits for its end.

@@ -195,22 +195,23 @@ impl<'p> Handler<'p> {
     /// Reads the pages of `claim` into the buffer. One that a fault waits for is asked for a few
     /// times; others are left to whoever needs them, who then says what is lost.
     fn read(&mut self, claim: &Claim<'_>, purpose: Purpose) -> Result<(), StoreError> {
-        let count = claim.pages().pages() as usize;
-        let mut slots = [Slot(0); RUN_PAGES];
-        for (slot, index) in slots[..count].iter_mut().zip(0..) {
-            *slot = claim.word(index).place().slot;
-        }
-        // SAFETY: the buffer has RUN_PAGES pages, which bound `slots`, and is this thread's alone.
+        // SAFETY: the buffer has RUN_PAGES pages and is this thread's alone.
         let pages = unsafe {
             std::slice::from_raw_parts_mut(self.buffer.as_ptr().cast::<Page>(), RUN_PAGES)
         };
-        let store = self.pager.stores.of(claim.word(0).place().generation);
+        let first = claim.word(0).place();
+        let store = self.pager.stores.of(first.generation);
         if !matches!(purpose, Purpose::Demand { .. }) {
+            let count = claim.pages().pages() as usize;
+            let mut slots = [Slot(0); RUN_PAGES];
+            for (slot, index) in slots[..count].iter_mut().zip(0..) {
+                *slot = claim.word(index).place().slot;
+            }
             return store.get_many(&slots[..count], &mut pages[..count]);
         }
         let mut tries = 0;
         loop {
-            match store.get(slots[0], &mut pages[0]) {
+            match store.get(first.slot, &mut pages[0]) {
                 Ok(()) => return Ok(()),
                 Err(error) => {
                     self.note_error();

@@ -16,6 +16,11 @@ pub fn socket(run_dir: &Path, pid: u32) -> PathBuf {
     run_dir.join(format!("{pid}.sock"))
 }
 
+/// Where `pagetide serve`, whose directory this is, says what it does to everyone who connects.
+pub fn serving(run_dir: &Path) -> PathBuf {
+    run_dir.join("serve.sock")
+}
+
 /// The budget that the processes of a run have in common, where they have.
 pub fn tree(run_dir: &Path) -> PathBuf {
     run_dir.join("tree")

@@ -9,12 +9,25 @@ const BUCKETS: usize = 40 * SUB_BUCKETS;
 
 /// A log-linear histogram of nanoseconds, as HdrHistogram lays them out, with a fixed range of 2^40
 /// ns (18 minutes).
+#[derive(Debug)]
 #[repr(C)]
 pub struct Histogram {
     count: AtomicU64,
     sum: AtomicU64,
     max: AtomicU64,
     buckets: [AtomicU64; BUCKETS],
+}
+
+impl Default for Histogram {
+    /// No value has been counted.
+    fn default() -> Histogram {
+        Histogram {
+            count: AtomicU64::new(0),
+            sum: AtomicU64::new(0),
+            max: AtomicU64::new(0),
+            buckets: [const { AtomicU64::new(0) }; BUCKETS],
+        }
+    }
 }
 
 impl Histogram {
@@ -58,16 +71,15 @@ impl Histogram {
         self.sum.load(Relaxed)
     }
 
-    /// How many values are at most each of the `bounds`, in nanoseconds and ascending, and above
-    /// the one before; behind them, how many are above all. A value is counted a sixteenth too high
-    /// at most.
-    pub fn counts<const N: usize>(&self, bounds: &[u64; N]) -> ([u64; N], u64) {
-        let (mut counts, mut above) = ([0; N], 0);
-        for (bucket, count) in self.buckets.iter().enumerate() {
-            let place = bounds.partition_point(|bound| *bound < Self::upper_bound(bucket));
-            *counts.get_mut(place).unwrap_or(&mut above) += count.load(Relaxed);
-        }
-        (counts, above)
+    /// How many values there are: pairs of an upper bound in nanoseconds, which is a sixteenth too
+    /// high at most, and how many there are up to it and above the one before. Ascending, without
+    /// those of none.
+    pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
+        let counts = self.buckets.iter().map(|count| count.load(Relaxed));
+        let bounded = counts
+            .enumerate()
+            .map(|(bucket, count)| (Self::upper_bound(bucket), count));
+        bounded.filter(|(_, count)| *count > 0)
     }
 
     /// The distribution so far.

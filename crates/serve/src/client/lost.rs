@@ -9,6 +9,7 @@ use super::{Client, End, LATER};
 use crate::counters::count;
 use crate::fill::Why;
 use crate::install::{Failure, Put};
+use crate::keeper::Holding;
 use crate::memory::Area;
 use crate::plan::OnLost;
 use crate::source::SourceError;
@@ -78,8 +79,15 @@ impl Client {
 
     /// The end of all has come: a client that has all its pages goes on without anybody. Another
     /// would be left waiting at its next missing page, so pages are lost to it now.
-    pub(super) fn leave(mut self, say: &dyn Fn(&str)) -> End {
+    pub(super) fn leave(&mut self, say: &dyn Fn(&str)) -> End {
         self.release();
+        let holding = self.holding.as_ref();
+        if !self.released && holding.is_some_and(Holding::is_handing_over) {
+            return End::Kept;
+        }
+        if self.released {
+            self.hear_the_last();
+        }
         if self.released || self.service.plan.on_lost == OnLost::Leave {
             return End::Told;
         }
@@ -96,6 +104,20 @@ impl Client {
                 }
             },
             None => self.poison_absent(),
+        }
+    }
+
+    /// Reads what was raised before the client was let go of: whoever raised it waits for that, and
+    /// nobody reads later.
+    fn hear_the_last(&mut self) {
+        let until = Instant::now() + LEAVING_MAX;
+        while Instant::now() < until {
+            let read = self.inbox.read(&mut self.installer);
+            match read {
+                Ok(0) if !self.installer.uffd.has_event_pending() => return,
+                Ok(_) => std::thread::yield_now(),
+                Err(_) => return,
+            }
         }
     }
 

@@ -19,7 +19,7 @@ mod tree;
 
 pub use image::ImageError;
 pub use others::Others;
-pub use pack::{PackError, Summary, index_of, pack};
+pub use pack::{index_of, pack};
 pub use page_server::{Counting, PageServer};
 pub use session::{Failed, Session};
 pub use tree::{Remote, Tree};

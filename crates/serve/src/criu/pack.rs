@@ -1,79 +1,25 @@
 //! Puts the pages of a dump into a place of their own, and an index beside the images.
-//!
-//! Files of pages are read twice: for the names of their pages, and for those pages that are in no
-//! volume. So what this takes of memory is some 70 bytes for each page of the dump, however much is
-//! there already.
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pagetide_kernel::PAGE_SIZE;
-use pagetide_track::SnapshotId;
 
 use super::chain::{chain, images_id, names, pages_name, pages_number};
 use super::image::ImageError;
 use super::others::is_remainder;
 use crate::packed::{
-    self, INDEX_NAME, Index, IndexError, Name, Packed, Place, Shelf, ShelfError, Volume,
-    VolumeWriter,
+    self, INDEX_NAME, Index, IndexError, PackError, Packed, Pages, Shelf, Summary, put, verify,
 };
-use crate::source::{Buffer, Source as _, SourceError};
 
 /// Bytes of a file of pages that are read at a time.
 const READ_BYTES: usize = 256 * PAGE_SIZE;
-const ZEROS: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
-/// Why a dump was not packed.
-#[derive(Debug, thiserror::Error)]
-pub enum PackError {
-    /// The store has no room.
-    #[error(
-        "the store is full: {0}; what was put before is kept, and no index was written: make room \
-         and pack again"
-    )]
-    Full(String),
-    /// The store cannot be used.
-    #[error("{0}")]
-    Store(String),
-    /// An image is not what it should be.
-    #[error("{0}")]
-    Image(#[from] ImageError),
-    /// What was packed is not there any more, or other bytes.
-    #[error("{0}")]
-    Lost(String),
-}
-
-impl From<ShelfError> for PackError {
-    fn from(error: ShelfError) -> PackError {
-        match error {
-            ShelfError::Full(why) => PackError::Full(why),
-            ShelfError::Unusable(why) => PackError::Store(why),
-        }
+impl From<ImageError> for PackError {
+    fn from(error: ImageError) -> PackError {
+        PackError::Image(error.to_string())
     }
-}
-
-/// What packing came to.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Summary {
-    /// Pages of the dump, those of images it builds on included.
-    pub pages: u64,
-    /// Of those, zeros.
-    pub zero_pages: u64,
-    /// Pages that differ from each other, without zeros.
-    pub distinct_pages: u64,
-    /// Of those, the ones that were in the store before.
-    pub known_pages: u64,
-    /// The ones that were not.
-    pub new_pages: u64,
-    /// Bytes of these, compressed.
-    pub new_bytes: u64,
-    /// Bytes that the store has more.
-    pub added_bytes: u64,
-    /// Bytes of the index.
-    pub index_bytes: u64,
 }
 
 /// A file of pages of a dump.
@@ -116,21 +62,16 @@ pub fn pack(
 ) -> Result<Summary, PackError> {
     let directories = chain(directory)?;
     let files = pages_files(&directories)?;
-    let mut packer = Packer::default();
-    let index = match packed_before(directory, &files)? {
-        Some(index) => index,
+    let (index, mut summary) = match packed_before(directory, &files)? {
+        Some(index) => (index, Summary::default()),
         None => {
-            let images = images_id(&directories)?;
-            packer.read_names(&files)?;
-            packer.find_known(shelf, say)?;
-            let index = packer.put_new(&files, shelf, images)?;
+            let (index, summary) = put(&files, shelf, images_id(&directories)?, say)?;
             let path = directory.join(INDEX_NAME);
             let saved = index.save(&path);
             saved.map_err(|error| ImageError::new(&path, error))?;
-            index
+            (index, summary)
         }
     };
-    let mut summary = packer.summary;
     summary.pages = index.files.iter().map(packed::File::pages).sum();
     let meta = fs::metadata(directory.join(INDEX_NAME));
     summary.index_bytes = meta.map_or(0, |meta| meta.len());
@@ -194,240 +135,33 @@ fn packed_before(directory: &Path, files: &[PagesFile]) -> Result<Option<Index>,
     }
 }
 
-/// A page of the dump: zeros, or the one with this number among those that differ.
-#[derive(Clone, Copy)]
-struct Page(u32);
-
-const ZERO_PAGE: u32 = u32::MAX;
-
-/// What is known of the pages of a dump.
-#[derive(Default)]
-struct Packer {
-    /// Numbers of the pages that differ.
-    numbers: HashMap<Name, u32>,
-    /// Where they are.
-    places: Vec<Option<Place>>,
-    volumes: Vec<SnapshotId>,
-    /// The pages of each file.
-    pages: Vec<Vec<Page>>,
-    summary: Summary,
-}
-
-impl Packer {
-    /// Reads all files for the names of their pages.
-    fn read_names(&mut self, files: &[PagesFile]) -> Result<(), PackError> {
-        for file in files {
-            let mut pages = Vec::new();
-            each_page(file, |page| {
-                if page == ZEROS {
-                    self.summary.zero_pages += 1;
-                    pages.push(Page(ZERO_PAGE));
-                    return Ok(());
-                }
-                let next = self.places.len() as u32;
-                let number = match self.numbers.entry(Name::of(page)) {
-                    Entry::Occupied(known) => *known.get(),
-                    Entry::Vacant(_) if next == ZERO_PAGE => {
-                        let text = "the dump has more than 16 TiB of pages that differ";
-                        return Err(ImageError::new(&file.path, text).into());
-                    }
-                    Entry::Vacant(new) => {
-                        self.places.push(None);
-                        *new.insert(next)
-                    }
-                };
-                pages.push(Page(number));
-                Ok(())
-            })?;
-            self.pages.push(pages);
-        }
-        self.summary.distinct_pages = self.places.len() as u64;
-        Ok(())
+impl Pages for PagesFile {
+    fn key(&self) -> (u32, u32) {
+        (self.level, self.number)
     }
 
-    /// Finds the pages that are in volumes.
-    fn find_known(&mut self, shelf: &Shelf, say: &dyn Fn(&str)) -> Result<(), PackError> {
-        for stored in shelf.volumes()? {
-            let volume = self.volumes.len() as u32;
-            let mut found = Vec::new();
-            let read = Volume::open(shelf, &stored).and_then(|volume| {
-                volume.names(|page, name| {
-                    if let Some(number) = self.numbers.get(&name) {
-                        found.push((*number, page));
-                    }
-                })
-            });
-            if let Err(error) = read {
-                say(&format!("{error}; pages that are in it are put again"));
-                continue;
-            }
-            found.retain(|(number, _)| self.places[*number as usize].is_none());
-            for (number, page) in &found {
-                self.places[*number as usize] = Some(Place::Volume {
-                    volume,
-                    page: *page,
-                });
-            }
-            if !found.is_empty() {
-                self.volumes.push(stored.id);
-            }
-        }
-        self.summary.known_pages = self.places.iter().flatten().count() as u64;
-        Ok(())
+    fn name(&self) -> String {
+        self.path.display().to_string()
     }
 
-    /// Puts the pages that are in none into new ones; the index of all.
-    fn put_new(
-        &mut self,
-        files: &[PagesFile],
-        shelf: &Shelf,
-        images: u128,
-    ) -> Result<Index, PackError> {
-        let mut volume: Option<VolumeWriter> = None;
-        let mut index_files = Vec::new();
-        let pages = std::mem::take(&mut self.pages);
-        for (file, pages) in files.iter().zip(&pages) {
-            let mut packed = packed::File::new(file.level, file.number);
-            let is_new = |page: &Page| self.is_new(*page);
-            if pages.iter().any(is_new) {
-                let mut left = pages.iter();
-                each_page(file, |bytes| match left.next() {
-                    Some(page) if self.is_new(*page) => {
-                        self.put(file, *page, bytes, shelf, &mut volume)
-                    }
-                    Some(_) => Ok(()),
-                    None => Err(changed(file)),
-                })?;
-                if left.next().is_some() {
-                    return Err(changed(file));
-                }
+    fn each(&self, each: &mut dyn FnMut(&[u8]) -> Result<(), PackError>) -> Result<(), PackError> {
+        let told = |error: io::Error| ImageError::new(&self.path, error);
+        let mut input = File::open(&self.path).map_err(told)?;
+        let mut bytes = Vec::with_capacity(READ_BYTES);
+        loop {
+            bytes.clear();
+            let mut part = (&mut input).take(READ_BYTES as u64);
+            if part.read_to_end(&mut bytes).map_err(told)? == 0 {
+                return Ok(());
             }
-            for page in pages {
-                let place = self.places.get(page.0 as usize).copied().flatten();
-                packed.push(place.unwrap_or(Place::Zeros));
+            let (pages, rest) = bytes.as_chunks::<PAGE_SIZE>();
+            if !rest.is_empty() {
+                let text = format!("its last page has {} bytes of {PAGE_SIZE}", rest.len());
+                return Err(ImageError::new(&self.path, text).into());
             }
-            index_files.push(packed);
-        }
-        self.finish(volume)?;
-        Ok(Index {
-            images,
-            store: shelf.uri().to_owned(),
-            volumes: self.volumes.clone(),
-            files: index_files,
-        })
-    }
-
-    fn is_new(&self, page: Page) -> bool {
-        self.places.get(page.0 as usize) == Some(&None)
-    }
-
-    fn put(
-        &mut self,
-        file: &PagesFile,
-        page: Page,
-        bytes: &[u8],
-        shelf: &Shelf,
-        volume: &mut Option<VolumeWriter>,
-    ) -> Result<(), PackError> {
-        let name = Name::of(bytes);
-        if self.numbers.get(&name) != Some(&page.0) {
-            return Err(changed(file));
-        }
-        if volume.as_ref().is_some_and(VolumeWriter::is_full) {
-            self.finish(volume.take())?;
-        }
-        let writer = match volume {
-            Some(writer) => writer,
-            None => {
-                let writer = VolumeWriter::begin(shelf)?;
-                self.volumes.push(writer.id());
-                volume.insert(writer)
-            }
-        };
-        let place = Place::Volume {
-            volume: self.volumes.len() as u32 - 1,
-            page: writer.add(name, bytes)?,
-        };
-        self.places[page.0 as usize] = Some(place);
-        self.summary.new_pages += 1;
-        Ok(())
-    }
-
-    fn finish(&mut self, volume: Option<VolumeWriter>) -> Result<(), PackError> {
-        if let Some(volume) = volume {
-            let finished = volume.finish()?;
-            self.summary.new_bytes += finished.packed_bytes;
-            self.summary.added_bytes += finished.bytes;
-        }
-        Ok(())
-    }
-}
-
-#[cold]
-fn changed(file: &PagesFile) -> PackError {
-    ImageError::new(&file.path, "it changed while it was packed").into()
-}
-
-/// Gives `each` every page of `file`, in order.
-fn each_page(
-    file: &PagesFile,
-    mut each: impl FnMut(&[u8]) -> Result<(), PackError>,
-) -> Result<(), PackError> {
-    let told = |error: io::Error| ImageError::new(&file.path, error);
-    let mut input = File::open(&file.path).map_err(told)?;
-    let mut bytes = Vec::with_capacity(READ_BYTES);
-    loop {
-        bytes.clear();
-        let mut part = (&mut input).take(READ_BYTES as u64);
-        if part.read_to_end(&mut bytes).map_err(told)? == 0 {
-            return Ok(());
-        }
-        let (pages, rest) = bytes.as_chunks::<PAGE_SIZE>();
-        if !rest.is_empty() {
-            let text = format!("its last page has {} bytes of {PAGE_SIZE}", rest.len());
-            return Err(ImageError::new(&file.path, text).into());
-        }
-        pages.iter().try_for_each(|page| each(page))?;
-    }
-}
-
-/// Reads everything back that was packed, and compares it with the files that are there.
-fn verify(packed: &Arc<Packed>, files: &[PagesFile]) -> Result<(), PackError> {
-    let lost = |error: SourceError| PackError::Lost(error.0);
-    let (mut buffer, mut read) = (Buffer::default(), vec![0; PAGE_SIZE]);
-    for of in &packed.index().files {
-        let source = packed.file(of.level, of.number);
-        let Some(source) = source else { continue };
-        let there = files
-            .iter()
-            .find(|file| (file.level, file.number) == (of.level, of.number));
-        let mut number = 0;
-        let mut next = |expected: Option<&[u8]>| {
-            source
-                .read_into(number, &mut read, &mut buffer)
-                .map_err(lost)?;
-            if expected.is_some_and(|expected| read != expected) {
-                let (name, volumes) = (pages_name(of.number), &packed.index().volumes);
-                let text = format!(
-                    "page {number} of {name} was read back with other bytes than it has, from one \
-                     of the volumes {volumes:?}"
-                );
-                return Err(PackError::Lost(text));
-            }
-            number += 1;
-            Ok(())
-        };
-        match there {
-            Some(file) => {
-                each_page(file, |page| next(Some(page)))?;
-                if number != of.pages() {
-                    return Err(changed(file));
-                }
-            }
-            None => (0..of.pages()).try_for_each(|_| next(None))?,
+            pages.iter().try_for_each(|page| each(page))?;
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

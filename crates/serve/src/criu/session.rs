@@ -122,7 +122,7 @@ impl Session {
         }
         heard?;
         let status = &self.crew.status;
-        match (status.broken(), status.total().lost_pages) {
+        match (status.broken(), status.report().total.lost_pages) {
             (0, 0) => Ok(()),
             (0, lost) => Err(Failed::Lost(lost)),
             (broken, _) => Err(Failed::Broken(broken)),
@@ -230,6 +230,7 @@ impl Session {
             memory: Memory::new(areas.to_vec()),
             owner: None,
             pid: Some(pid),
+            holding: None,
         });
         Ok(())
     }

@@ -13,6 +13,7 @@ use super::entries::PstreeEntry;
 use super::image::{ImageError, ImageFile, Kind};
 use super::page_server::{Counting, PageServer};
 use super::pagemap::{Entry, Pagemap, mappings};
+use crate::counters::Origin;
 use crate::memory::Area;
 use crate::packed::Packed;
 use crate::source::{Buffer, Bytes, Piece, RawFile, Source, SourceError};
@@ -184,6 +185,14 @@ impl Source for Tree {
 
     fn id(&self) -> SnapshotId {
         self.id
+    }
+
+    fn origin(&self, first: u64) -> Origin {
+        match self.find(first) {
+            None => Origin::Zeros,
+            Some((Place::Remote { .. }, _)) => Origin::PageServer,
+            Some((Place::File { file, page }, _)) => self.files[file as usize].source.origin(page),
+        }
     }
 
     fn read<'b>(

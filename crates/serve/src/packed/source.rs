@@ -8,6 +8,7 @@ use xxhash_rust::xxh3::Xxh3;
 use super::index::{Index, Place};
 use super::shelf::{Shelf, Stored};
 use super::volume::Volume;
+use crate::counters::Origin;
 use crate::source::blocks::Blocks;
 use crate::source::look_up::{LookUp, part_of_block};
 use crate::source::{Buffer, SourceError};
@@ -124,6 +125,10 @@ impl LookUp for PackedFile {
                 .for_each(|number| hash.update(&number.to_le_bytes()));
         }
         SnapshotId(hash.digest128().to_le_bytes())
+    }
+
+    fn kept_in(&self) -> Origin {
+        Origin::Store
     }
 
     fn look_up<'b>(

@@ -7,6 +7,8 @@ use pagetide_kernel::PAGE_SIZE;
 use pagetide_track::snapshot::image::ImageRun;
 use pagetide_track::{Image, SnapshotId};
 
+use crate::counters::Origin;
+
 use super::blocks::{Block, Blocks, Key};
 use super::{Buffer, Bytes, Piece, Source, SourceError};
 
@@ -17,6 +19,9 @@ pub(crate) trait LookUp: Debug + Send + Sync {
 
     /// [`Source::id`].
     fn known_as(&self) -> SnapshotId;
+
+    /// Where its bytes are.
+    fn kept_in(&self) -> Origin;
 
     /// How many pages from `first` on come in one piece, at most `most`, and their bytes unless
     /// they are zeros.
@@ -35,6 +40,10 @@ impl<I: LookUp> Source for I {
 
     fn id(&self) -> SnapshotId {
         self.known_as()
+    }
+
+    fn origin(&self, _: u64) -> Origin {
+        self.kept_in()
     }
 
     fn read<'b>(

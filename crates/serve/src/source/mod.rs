@@ -19,6 +19,7 @@ use pagetide_track::snapshot::reader::BlockBuffer;
 pub use raw::RawFile;
 pub use snapshot::SnapshotImage;
 
+use crate::counters::Origin;
 use blocks::Block;
 
 /// Why pages cannot be had.
@@ -33,6 +34,9 @@ pub trait Source: Debug + Send + Sync {
 
     /// What a recorded working set of this image is known by.
     fn id(&self) -> SnapshotId;
+
+    /// Where the bytes of page `first` are, if it has some that are not zeros.
+    fn origin(&self, first: u64) -> Origin;
 
     /// The bytes of page `first`, and of those after it that come with it: at least one, at most
     /// `most` (which is not 0).

@@ -16,6 +16,8 @@ use pagetide_track::SnapshotId;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use xxhash_rust::xxh3::Xxh3;
 
+use crate::counters::Origin;
+
 use super::{Buffer, Bytes, Piece, Source, SourceError};
 
 /// Most pages in one piece: the kernel's copy of more would keep events waiting.
@@ -115,6 +117,10 @@ impl Source for RawFile {
 
     fn id(&self) -> SnapshotId {
         self.id
+    }
+
+    fn origin(&self, _: u64) -> Origin {
+        Origin::Image
     }
 
     fn read<'b>(

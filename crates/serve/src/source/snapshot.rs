@@ -6,6 +6,8 @@ use std::path::Path;
 use pagetide_track::snapshot::format::ZEROS;
 use pagetide_track::{Image, SnapshotId};
 
+use crate::counters::Origin;
+
 use super::blocks::Blocks;
 use super::look_up::{LookUp, part_of_block};
 use super::{Buffer, SourceError};
@@ -47,6 +49,10 @@ impl LookUp for SnapshotImage {
     fn known_as(&self) -> SnapshotId {
         let newest = self.image.files().first();
         newest.map_or(SnapshotId::NONE, |file| file.header().id)
+    }
+
+    fn kept_in(&self) -> Origin {
+        Origin::Image
     }
 
     fn look_up<'b>(

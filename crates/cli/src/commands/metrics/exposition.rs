@@ -2,6 +2,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use pagetide_serve::status::Report;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, LabelSetEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
@@ -9,19 +10,31 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::families::{COUNTERS, GAUGES};
 use super::scrape::{self, Labels, Sample};
+use super::served;
+use super::times::encode_times;
 use crate::args::Metrics;
 use crate::exit::{Exit, Failure};
-use crate::ledger_file::FaultTimes;
+use crate::serving;
 
 /// What is known now of all processes that this user may see.
 pub fn now(options: &Metrics) -> Result<String, Failure> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Samples(scrape::now(options))));
+    registry.register_collector(Box::new(Served(serving::all(&options.bases))));
     let mut text = String::new();
     let encoded = prometheus_client::encoding::text::encode(&mut text, &registry);
     match encoded {
         Ok(()) => Ok(text),
         Err(error) => Err(Failure::new(Exit::Failed, error.to_string())),
+    }
+}
+
+#[derive(Debug)]
+struct Served(Vec<Report>);
+
+impl Collector for Served {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        served::encode(&self.0, &mut encoder)
     }
 }
 
@@ -56,7 +69,10 @@ impl Collector for Samples {
             }
         }
         self.encode_cpu(&mut encoder)?;
-        self.encode_times(&mut encoder)
+        let help = "From reading a fault message to waking the thread: the time programs stall";
+        let times = self.0.iter();
+        let times = times.map(|(labels, sample)| (labels.clone(), sample.counters.fault_times));
+        encode_times("pagetide_fault_latency", help, times, &mut encoder)
     }
 }
 
@@ -76,25 +92,6 @@ impl Samples {
                 (family.encode_family(&labels)?)
                     .encode_counter::<NoLabelSet, _, u64>(&seconds, None)?;
             }
-        }
-        Ok(())
-    }
-
-    fn encode_times(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "From reading a fault message to waking the thread: the time programs stall";
-        let (name, unit) = ("pagetide_fault_latency", Some(&Unit::Seconds));
-        let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
-        for (labels, sample) in &self.0 {
-            let times = &sample.counters.fault_times;
-            let bounds = FaultTimes::BOUNDS_NS
-                .iter()
-                .map(|bound| *bound as f64 / 1e9);
-            let mut buckets: Vec<(f64, u64)> = bounds.zip(times.counts).collect();
-            buckets.push((f64::INFINITY, times.longer));
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            let sum = times.sum_ns as f64 / 1e9;
-            (family.encode_family(labels)?)
-                .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
         }
         Ok(())
     }

@@ -3,6 +3,8 @@ mod exposition;
 mod families;
 mod scrape;
 mod serve;
+mod served;
+mod times;
 
 use std::io::Write as _;
 use std::path::Path;

@@ -4,27 +4,26 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::RawFd;
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use clap::Args;
-use pagetide::track::WorkingSet;
 use pagetide_serve::criu::{Counting, Failed, Others, Remote, Session, Tree, index_of};
 use pagetide_serve::moment::Moment;
 use pagetide_serve::packed::{INDEX_NAME, Packed, Shelf};
 use pagetide_serve::plan::{Beyond, OnLost, Plan, Rate};
 use pagetide_serve::server::{Say, Setup};
 use pagetide_serve::source::Source as _;
-use pagetide_serve::status::Status;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::bases::Bases;
 use crate::commands::{background, told};
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
 
-use super::shared::{listening, recorder_at};
+use super::observed::Observed;
+use super::shared::{Removed, about, listening, recorder_at, replay_of};
 
 pub(super) const ABOUT: &str = "\
 Give processes that CRIU restores lazily their memory: in place of `criu lazy-pages`.
@@ -88,6 +87,9 @@ pub struct Criu {
     /// Say what is done to everyone who connects to this Unix socket, as a JSON object
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,
+    /// Where runs are: `ps`, `stat`, `top` and `metrics` look there
+    #[command(flatten)]
+    pub bases: Bases,
     #[command(flatten)]
     pub unused: Unused,
     /// This is the background process.
@@ -140,32 +142,23 @@ pub(super) fn criu(options: &Criu) -> Result<u8, Failure> {
     let say = places.log(options.log_file.as_deref())?;
     // What CRIU reads itself of a packed dump is there until the end.
     let (tree, _others) = dump(options, &places.images)?;
-    let setup = setup(options, places.record.as_deref(), &tree, Arc::clone(&say))?;
+    let setup = setup(options, &places, &tree, Arc::clone(&say))?;
     // The socket's name is short in the work directory, as a socket's must be.
     std::env::set_current_dir(&places.work).map_err(failed)?;
     let listener = listening(&options.socket)?;
     let socket = places.work.join(&options.socket);
-    let status = places.status.as_deref().map(listening).transpose();
-    let status = status.inspect_err(|_| drop(std::fs::remove_file(&socket)))?;
+    let _socket = Removed(&socket);
     let ending = Arc::new(Moment::new().map_err(|errno| failed(errno.into()))?);
     let session = Session::new(listener, Arc::clone(&tree), setup, Arc::clone(&ending));
     let session = session.map_err(failed)?;
     end_at_signals(ending, &session, Arc::clone(&say)).map_err(failed)?;
-    if let Some(listener) = status {
-        answer(session.status(), listener);
-    }
+    let (counts, named) = (session.status(), places.status.as_deref());
+    let _observed = Observed::begin(&counts, named, &options.bases, &say)?;
     let size = Bytes(tree.pages() * pagetide_kernel::PAGE_SIZE as u64);
     say(&format!("{} tasks ({size}) can be restored", tree.tasks()));
     tell_ready(options)?;
-    let counts = session.status();
     let result = session.run();
-    for path in [Some(&socket), places.status.as_ref()]
-        .into_iter()
-        .flatten()
-    {
-        let _ = std::fs::remove_file(path);
-    }
-    let total = counts.total();
+    let total = counts.report().total;
     say(&format!(
         "{} faults brought {} pages, {} came with them, {} before anybody asked",
         total.faults,
@@ -276,19 +269,13 @@ fn remote(options: &Criu) -> Result<Option<Remote>, Failure> {
     }))
 }
 
-fn setup(
-    options: &Criu,
-    record: Option<&Path>,
-    tree: &Arc<Tree>,
-    say: Say,
-) -> Result<Setup, Failure> {
-    let replayed = options.replay.as_ref();
-    let replayed = replayed.map(|path| WorkingSet::load(path, tree.id()));
-    let working_set = replayed
-        .transpose()
-        .map_err(|error| Failure::new(Exit::Store, format!("--replay: {error}")))?;
-    let recorder = record.map(|path| recorder_at(path, &**tree));
-    let recorder = recorder.transpose()?;
+fn setup(options: &Criu, places: &Places, tree: &Arc<Tree>, say: Say) -> Result<Setup, Failure> {
+    let replay = options.replay.as_ref();
+    let replay = replay.map(|path| replay_of(path, &**tree)).transpose()?;
+    let recorder = places.record.as_ref();
+    let recorder = recorder
+        .map(|path| recorder_at(path, &**tree))
+        .transpose()?;
     Ok(Setup {
         source: Arc::clone(tree) as _,
         plan: Plan {
@@ -296,17 +283,14 @@ fn setup(
             on_lost: OnLost::Poison,
             beyond: Beyond::Zeros,
             until_whole: true,
-            working_set: working_set.map(Arc::new),
+            replay,
             ..Plan::default()
         },
         recorder,
         clients_max: usize::MAX,
         say,
+        about: about("criu", &places.images, &places.work.join(&options.socket)),
     })
-}
-
-fn answer(status: Arc<Status>, listener: UnixListener) {
-    std::thread::spawn(move || status.answer(&listener));
 }
 
 /// Tells whoever waits that a restore can begin.

@@ -1,23 +1,28 @@
 //! `pagetide serve`: pages for other processes, which hand over a userfaultfd.
 mod criu;
+mod observed;
 mod shared;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use pagetide::track::WorkingSet;
+use pagetide_serve::keeper::Keeper;
+use pagetide_serve::manager::{self, Manager};
 use pagetide_serve::moment::Moment;
+use pagetide_serve::packed::open_image;
 use pagetide_serve::plan::{self, Plan};
 use pagetide_serve::server::{Server, Setup};
-use pagetide_serve::source::{self, Source};
+use pagetide_serve::source::Source;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::bases::Bases;
 use crate::commands::told;
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
-use shared::{listening, recorder_at};
+use observed::Observed;
+use shared::{Removed, about, listening, listening_again, recorder_at, replay_of};
 
 /// Clients at a time: each has a thread and three descriptors.
 const CLIENTS_MAX: usize = 1024;
@@ -47,8 +52,12 @@ wait for ever, as --on-loss says; those that have all their pages go on.";
 pub struct Firecracker {
     /// Where to listen: a Unix socket. One that nobody listens on any more is replaced
     pub socket: PathBuf,
-    /// The memory to resume from: Firecracker's memory file, or a snapshot of Pagetide's
+    /// The memory to resume from: Firecracker's memory file, a snapshot of Pagetide's, or the index
+    /// (IMAGE.pages) of either whose pages `pagetide pack` put into a store
     pub source: PathBuf,
+    /// The store that the pages were packed into, if it is elsewhere than where it was then
+    #[arg(long, value_name = "URI")]
+    pub store: Option<String>,
     /// Bring the pages that nobody waits for as well: so many bytes a second for each microVM
     /// (64M), or as fast as can be (max). Without it they come when they are touched
     #[arg(long, value_name = "RATE|max", value_parser = rate)]
@@ -66,6 +75,15 @@ pub struct Firecracker {
     /// Say what is done to everyone who connects to this Unix socket, as a JSON object
     #[arg(long, value_name = "SOCKET")]
     pub status: Option<PathBuf>,
+    /// Have the service manager keep the microVMs' descriptors, so that the command takes them over
+    /// when it is started again. Needs systemd, or who speaks its protocol (NOTIFY_SOCKET), and
+    /// room there (FileDescriptorStoreMax=). SIGTERM leaves them to the next start then, and
+    /// SIGINT ends the service of them
+    #[arg(long, conflicts_with = "record")]
+    pub takeover: bool,
+    /// Where runs are: `ps`, `stat`, `top` and `metrics` look there
+    #[command(flatten)]
+    pub bases: Bases,
 }
 
 /// What to do with a client of which a page cannot be had.
@@ -108,43 +126,47 @@ pub fn serve(command: &ServeCommand) -> Result<u8, Failure> {
 fn firecracker(options: &Firecracker) -> Result<u8, Failure> {
     super::raise_descriptor_limit();
     let failed = |error: std::io::Error| Failure::new(Exit::Failed, format!("signals: {error}"));
-    let ending = Moment::new().map_err(|errno| failed(errno.into()))?;
-    let ending = end_at_signals(ending).map_err(failed)?;
+    let ending = Arc::new(Moment::new().map_err(|errno| failed(errno.into()))?);
+    // What was passed to this process, before anything else takes the numbers.
+    let inherited = manager::inherited();
+    let keeper = options.takeover.then(keeper).transpose()?;
+    end_at_signals(&ending, keeper.clone()).map_err(failed)?;
     let store = |message: String| Failure::new(Exit::Store, message);
-    let source = source::open(&options.source).map_err(|error| store(error.to_string()))?;
+    let source = open_image(&options.source, options.store.as_deref());
+    let source = source.map_err(|error| store(error.to_string()))?;
     let setup = setup(options, &source)?;
-    let listener = listening(&options.socket)?;
-    let status = options.status.as_deref().map(listening).transpose();
-    let status = status.inspect_err(|_| drop(std::fs::remove_file(&options.socket)))?;
-    let server = Server::new(listener, setup, ending)
-        .map_err(|error| Failure::new(Exit::Failed, error.to_string()))?;
-    if let Some(listener) = status {
-        let status = server.status();
-        std::thread::spawn(move || status.answer(&listener));
-    }
+    let say = Arc::clone(&setup.say);
+    let (listener, kept) = match &keeper {
+        Some(keeper) => {
+            let (listener, kept) = listening_again(&options.socket, keeper, inherited)?;
+            (listener, Some(kept))
+        }
+        None => (listening(&options.socket)?, None),
+    };
+    let mut socket_file = Some(Removed(&options.socket));
+    let failed = |error: std::io::Error| Failure::new(Exit::Failed, error.to_string());
+    let mut server = Server::new(listener, setup, ending).map_err(failed)?;
+    let named = options.status.as_deref();
+    let _observed = Observed::begin(&server.status(), named, &options.bases, &say)?;
     let (image, socket) = (options.source.display(), options.socket.display());
     let size = Bytes(source.pages() * pagetide_kernel::PAGE_SIZE as u64);
+    if let (Some(keeper), Some(kept)) = (&keeper, kept) {
+        server.keep(keeper, kept).map_err(failed)?;
+        keeper.ready().map_err(failed)?;
+    }
     told(&format!("{image} ({size}) is served at {socket}"));
     let result = server.run();
-    for socket in [Some(&options.socket), options.status.as_ref()]
-        .into_iter()
-        .flatten()
-    {
-        let _ = std::fs::remove_file(socket);
+    if keeper.is_some_and(|keeper| keeper.is_handing_over()) {
+        // Who connects meanwhile waits there.
+        socket_file.take().into_iter().for_each(Removed::stays);
     }
     result.map_err(|error| store(format!("--record: the working set is not saved: {error}")))?;
     Ok(Exit::Ok.code())
 }
 
 fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failure> {
-    let refused =
-        |option: &str, what: String| Failure::new(Exit::Store, format!("{option}: {what}"));
-    let replayed = options
-        .replay
-        .as_ref()
-        .map(|path| WorkingSet::load(path, source.id()));
-    let working_set = replayed.transpose();
-    let working_set = working_set.map_err(|error| refused("--replay", error.to_string()))?;
+    let replay = options.replay.as_ref();
+    let replay = replay.map(|path| replay_of(path, &**source)).transpose()?;
     let recorder = options.record.as_ref();
     let recorder = recorder
         .map(|path| recorder_at(path, &**source))
@@ -154,22 +176,44 @@ fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failu
         plan: Plan {
             rate: options.prefetch_rate.unwrap_or_default(),
             on_lost: options.on_loss.into(),
-            working_set: working_set.map(Arc::new),
+            replay,
             ..Plan::default()
         },
         recorder,
         clients_max: CLIENTS_MAX,
         say: Arc::new(told),
+        about: about("firecracker", &options.source, &options.socket),
     })
 }
 
-/// Has SIGINT, SIGTERM and SIGHUP bring the end.
-fn end_at_signals(ending: Moment) -> std::io::Result<Arc<Moment>> {
-    let ending = Arc::new(ending);
+/// What keeps clients for the next start.
+fn keeper() -> Result<Arc<Keeper>, Failure> {
+    let failed = |why: String| Failure::new(Exit::Failed, format!("--takeover: {why}"));
+    let manager = Manager::of_environment().ok_or_else(|| {
+        failed("there is no service manager (NOTIFY_SOCKET); start it as a service".to_owned())
+    })?;
+    let manager = manager.map_err(|error| failed(format!("the service manager: {error}")))?;
+    if manager.room() == Some(0) {
+        let text = "the service manager keeps no descriptors; set FileDescriptorStoreMax=";
+        return Err(failed(text.to_owned()));
+    }
+    Ok(Arc::new(Keeper::new(manager)))
+}
+
+/// Has SIGINT, SIGTERM and SIGHUP bring the end; the clients that `keeper` has outlive it at
+/// SIGTERM.
+fn end_at_signals(ending: &Arc<Moment>, keeper: Option<Arc<Keeper>>) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-    let told = Arc::clone(&ending);
-    std::thread::Builder::new().spawn(move || signals.forever().for_each(|_| told.come()))?;
-    Ok(ending)
+    let ending = Arc::clone(ending);
+    let body = move || {
+        for signal in signals.forever() {
+            if let Some(keeper) = keeper.as_ref().filter(|_| signal == SIGTERM) {
+                keeper.hand_over();
+            }
+            ending.come();
+        }
+    };
+    std::thread::Builder::new().spawn(body).map(drop)
 }
 
 #[cfg(test)]

@@ -1,12 +1,25 @@
 //! What the ways of serving have in common.
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
+use pagetide::track::WorkingSet;
+use pagetide_serve::keeper::Keeper;
+use pagetide_serve::plan::Replay;
 use pagetide_serve::record::Recorder;
-use pagetide_serve::server::listen;
+use pagetide_serve::server::{KeptBefore, listen, listen_again};
 use pagetide_serve::source::Source;
+use pagetide_serve::status::About;
 
 use crate::exit::{Exit, Failure};
+
+/// The working set at `path`, which was recorded of `source`.
+pub(super) fn replay_of(path: &Path, source: &dyn Source) -> Result<Arc<Replay>, Failure> {
+    let set = WorkingSet::load(path, source.id());
+    let set = set.map_err(|error| Failure::new(Exit::Store, format!("--replay: {error}")))?;
+    Ok(Arc::new(Replay::new(set, source.pages())))
+}
 
 /// A recorder of `source` to `path`, where a file can be written.
 pub(super) fn recorder_at(path: &Path, source: &dyn Source) -> Result<Recorder, Failure> {
@@ -20,11 +33,52 @@ pub(super) fn recorder_at(path: &Path, source: &dyn Source) -> Result<Recorder, 
 
 /// A socket at `path`.
 pub(super) fn listening(path: &Path) -> Result<UnixListener, Failure> {
-    listen(path).map_err(|error| {
-        let next = match error.kind() {
-            std::io::ErrorKind::AddrInUse => "; somebody listens there, or it is another file",
-            _ => "",
-        };
-        Failure::new(Exit::Failed, format!("{}: {error}{next}", path.display()))
-    })
+    listen(path).map_err(|error| cannot_listen(path, &error))
+}
+
+/// A socket at `path`, with what was kept by the process before.
+pub(super) fn listening_again(
+    path: &Path,
+    keeper: &Keeper,
+    inherited: Vec<(String, OwnedFd)>,
+) -> Result<(UnixListener, KeptBefore), Failure> {
+    listen_again(path, keeper, inherited).map_err(|error| cannot_listen(path, &error))
+}
+
+fn cannot_listen(path: &Path, error: &std::io::Error) -> Failure {
+    let next = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; somebody listens there, or it is another file",
+        _ => "",
+    };
+    Failure::new(Exit::Failed, format!("{}: {error}{next}", path.display()))
+}
+
+/// A file that is removed when this is dropped.
+pub(super) struct Removed<'p>(pub &'p Path);
+
+impl Removed<'_> {
+    /// It is not removed after all.
+    pub fn stays(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
+    }
+}
+
+/// What whoever asks is told of this process.
+pub(super) fn about(serves: &str, source: &Path, socket: &Path) -> About {
+    let shown = |path: &Path| {
+        let full = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        full.display().to_string()
+    };
+    About {
+        pid: std::process::id(),
+        serves: serves.to_owned(),
+        source: shown(source),
+        socket: shown(socket),
+    }
 }

@@ -4,6 +4,7 @@ use super::super::entries::{LAZY, PARENT, PRESENT};
 use super::super::others::Others;
 use super::super::tree::Tree;
 use super::*;
+use crate::source::{Buffer, Source as _};
 
 const HERE: u32 = LAZY | PRESENT;
 
