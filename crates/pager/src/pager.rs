@@ -15,7 +15,7 @@ use crate::evict::staging::{BATCH_PAGES, HELD_MAX, Staging};
 use crate::fault::blocks::Blocks;
 use crate::fault::filled_ahead::FilledAhead;
 use crate::fault::pointers::Pointers;
-use crate::fault::scans::Scans;
+use crate::fault::scans::{self, Scans};
 use crate::fault::streams::Streams;
 use crate::footprint::Footprint;
 use crate::gate::Gate;
@@ -36,9 +36,6 @@ use crate::source::Source;
 use crate::stores::Stores;
 use crate::tree::member::Member;
 use crate::write_notification::WriteNotifications;
-
-/// Pages kept free over a source: scans read far ahead.
-const SCANNED_RESERVE_PAGES: u64 = 2048;
 
 /// The state the pager's threads share, by what belongs together.
 pub struct Pager {
@@ -237,7 +234,7 @@ impl Pager {
     pub(crate) fn with_source(mut self, source: Box<dyn Store>, range: PageRange) -> Pager {
         let generation = self.stores.put_below(source);
         self.source = Source::new(range, generation);
-        self.budget.keep_free_at_most(SCANNED_RESERVE_PAGES);
+        self.budget.keep_free_at_most(scans::RESERVE_PAGES);
         self
     }
 

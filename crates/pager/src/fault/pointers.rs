@@ -12,8 +12,8 @@
 //! missed before its turn tells that the program walks this list: it is the next to be read, and at
 //! once.
 //!
-//! Looking at a page's words takes a microsecond of the time in which the next fault waits. While no
-//! account is open and no trial gains, ever fewer pages are looked at.
+//! Looking at a page's words takes a microsecond of the time in which the next fault waits. While
+//! no account is open and no trial gains, ever fewer pages are looked at.
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use pagetide_kernel::sync::Mutex;

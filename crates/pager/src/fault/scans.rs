@@ -10,6 +10,8 @@ use pagetide_kernel::{PageNumber, PageRange};
 
 use super::streams::WINDOW_MAX;
 
+/// The most pages that are kept free over a source, as scans read far ahead.
+pub(crate) const RESERVE_PAGES: u64 = 2048;
 /// Scans followed at a time.
 const SCANS: usize = 4;
 /// Fewest and most pages from one mark to the next: 256 KiB, 4 MiB.
