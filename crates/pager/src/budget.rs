@@ -135,6 +135,11 @@ impl Budget {
         self.note_resident(self.resident());
     }
 
+    /// Whether there are resident pages of memory that is not attached yet.
+    pub(crate) fn has_awaited(&self) -> bool {
+        self.awaited.load(Ordering::Acquire) > 0
+    }
+
     /// Pages resident, in-flight ones included.
     pub fn resident(&self) -> u64 {
         self.resident.load(Ordering::SeqCst)

@@ -7,6 +7,7 @@ use pagetide_store::{StoreError, Usage};
 
 use crate::footprint::{NOISE, Seen};
 use crate::pager::Pager;
+use crate::tree::member::Member;
 
 /// The pages that may be resident become more in steps of so many.
 const STEP: u64 = 64;
@@ -82,7 +83,11 @@ impl Pager {
             resident + self.footprint.others() + stored.div_ceil(PAGE_BYTES)
         };
         let bound = self.footprint.bound();
-        self.budget.is_kept() && bound.is_none_or(|bound| in_all() <= bound)
+        // Of a common budget a process has more than its user allows while that will not go.
+        let most = self.member.as_ref().map_or(u64::MAX, Member::most);
+        self.budget.is_kept()
+            && self.budget.resident_in_all() <= most
+            && bound.is_none_or(|bound| in_all() <= bound)
     }
 
     /// Bytes of this machine's memory in all, now, of which `resident` are resident pages; and how

@@ -329,7 +329,9 @@ impl Member {
         let Some(slot) = self.slot() else {
             return;
         };
-        let held = match found {
+        // What is being attached is not in the evictor's hands yet, which does not mean that it
+        // will not go.
+        let held = match found || budget.has_awaited() {
             true => 0,
             false => budget.resident_in_all(),
         };
