@@ -3,7 +3,7 @@
 //! 2. [`Batch::stage`]: for each run of neighbours, holding the gate: claim its pages and move them
 //!    out of the program into the staging area, atomically. From here an access to them is a fault.
 //!    Where that is of use ([`Pager::held_pages`]) they are held there for a while: a page that is
-//!    wanted again is moved back, and has shown that it is used.
+//!    wanted again is moved or copied back, and has shown that it is used.
 //! 3. Put into the store what it does not have, the oldest first, no lock held.
 //! 4. Settle, holding the gate: each page whose word still says Staged becomes Stored; the others
 //!    were taken back or emptied. If the store refused them, they go back to where they were.
@@ -390,8 +390,11 @@ impl<'p> Batch<'p> {
     fn drop_frames(&mut self, count: usize) {
         let (pager, staging) = (self.pager, &self.pager.staging);
         let places = self.first..self.first + count;
-        let here = places.filter(|place| !staging.is_moved_back(*place));
-        let here = here.count() as u64;
+        let (mut here, mut evicted) = (0, 0);
+        for place in places {
+            here += u64::from(!staging.is_moved_back(place));
+            evicted += u64::from(!staging.came_back(place));
+        }
         let silent = match pager.ownership {
             Ownership::Region | Ownership::SignalRegion => staging.pages(self.first, count),
             Ownership::Program => self.drain(count),
@@ -405,7 +408,7 @@ impl<'p> Batch<'p> {
         let clean = self.staged.drain(..count).filter(|dirty| !dirty).count() as u64;
         self.first = (self.first + count) % PLACES;
         pager.budget.unreserve(here);
-        pager.ledger.evictions.fetch_add(here, Relaxed);
+        pager.ledger.evictions.fetch_add(evicted, Relaxed);
         pager.ledger.clean_drops.fetch_add(clean, Relaxed);
     }
 

@@ -22,6 +22,8 @@ pub(super) const PLACES: usize = HELD_MAX + 2 * BATCH_PAGES;
 
 /// No page, in a place whose page was moved back.
 const MOVED_BACK: u64 = 0;
+/// The same in one whose page was copied back while it was held: its frame is here still.
+const COPIED_BACK: u64 = 1;
 
 /// The staging area: a ring of places, in which pages are held for a while before the oldest are
 /// packed a batch at a time; and the drain area.
@@ -109,6 +111,19 @@ impl Staging {
     /// Whether it was.
     pub(super) fn is_moved_back(&self, index: usize) -> bool {
         self.places[index].owner.load(Relaxed) == MOVED_BACK
+    }
+
+    /// The page at `index`, which was held, was copied back where it belongs. The gate is held.
+    pub(crate) fn set_copied_back(&self, index: usize) {
+        self.places[index].owner.store(COPIED_BACK, Relaxed);
+    }
+
+    /// Whether the page at `index` came back while it was held.
+    pub(super) fn came_back(&self, index: usize) -> bool {
+        matches!(
+            self.places[index].owner.load(Relaxed),
+            MOVED_BACK | COPIED_BACK
+        )
     }
 
     /// The store has the bytes that the page at `index` was fetched with, at `backing`. The gate is

@@ -39,7 +39,8 @@ impl Handler<'_> {
     }
 
     /// The page is on its way out and wanted again: moved back from the staging area, or copied
-    /// while it is being packed. The evictor sees by the word that it is taken.
+    /// where that is dear and while it is being packed. The evictor sees by the word that it is
+    /// taken.
     pub(super) fn take_back(&mut self, page: PageNumber, section: &ReadSection<'_>) -> Outcome {
         let pager = self.pager;
         let gate = match self.may_block {
@@ -89,8 +90,14 @@ impl Handler<'_> {
         };
         room.keep(progress.pages);
         if progress.pages > 0 {
-            let backing = (!is_packed).then(|| pager.staging.take_backing(index));
-            self.publish_taken_back(page, backing.flatten());
+            let backing = match is_packed {
+                true => None,
+                false => {
+                    pager.staging.set_copied_back(index);
+                    pager.staging.take_backing(index)
+                }
+            };
+            self.publish_taken_back(page, backing);
         }
         self.outcome(page, progress)
     }
