@@ -7,6 +7,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
+use base64::Engine as _;
+use base64::alphabet::STANDARD;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use pagetide_kernel::procfs::memory::{field, pressure_file};
 use pagetide_kernel::sync::now_ns;
 use rustix::event::PollFlags;
@@ -67,33 +70,11 @@ impl Wish {
     }
 }
 
-/// Bytes from Base64; none if it is not that.
+/// Bytes from Base64, padded or not; none if it is not that.
 fn decoded(text: &[u8]) -> Option<Vec<u8>> {
-    let digit = |byte: u8| match byte {
-        b'A'..=b'Z' => Some(byte - b'A'),
-        b'a'..=b'z' => Some(byte - b'a' + 26),
-        b'0'..=b'9' => Some(byte - b'0' + 52),
-        b'+' => Some(62),
-        b'/' => Some(63),
-        _ => None,
-    };
-    let text = text.strip_suffix(b"=").unwrap_or(text);
-    let text = text.strip_suffix(b"=").unwrap_or(text);
-    let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
-    for group in text.chunks(4) {
-        let mut bits = 0u32;
-        for byte in group {
-            bits = bits << 6 | u32::from(digit(*byte)?);
-        }
-        // 1 digit is no byte; 2 are one, 3 two, 4 three.
-        let count = group.len() - 1;
-        bits <<= 6 * (4 - group.len());
-        bytes.extend(&bits.to_be_bytes()[1..=count]);
-        if count == 0 {
-            return None;
-        }
-    }
-    Some(bytes)
+    const CONFIG: GeneralPurposeConfig =
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    GeneralPurpose::new(&STANDARD, CONFIG).decode(text).ok()
 }
 
 /// What is watched.

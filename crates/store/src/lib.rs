@@ -125,7 +125,7 @@ pub trait Store: Send + Sync {
     }
 
     /// `slot` will be read alone before long. What a store does with that, if anything, changes no
-    /// bytes and takes no time.
+    /// bytes, and its end is not waited for.
     fn will_need(&self, slot: Slot) {
         let _ = slot;
     }

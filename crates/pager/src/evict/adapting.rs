@@ -13,11 +13,11 @@ const MEMORY_NS: f64 = 1e9;
 const TAKEN_PART: f64 = 96.0;
 /// The most that is given in a step, and what is given when waits are just as long as wished.
 const GIVEN_MAX: f64 = 0.25;
+const GIVEN: f64 = 0.04;
 /// Where memory is short, one part in so many is taken at once, and for so long nothing is given
 /// but to who starves.
 const SHORT_PART: f64 = 8.0;
 const SHORT_NS: u64 = 2_000_000_000;
-const GIVEN: f64 = 0.04;
 
 /// What a program may lose, and in which bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]

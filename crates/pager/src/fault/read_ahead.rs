@@ -24,8 +24,7 @@ const AT_ONCE: u32 = 16;
 /// possible: 64 pages come from a server in the time of eight that are asked for singly. A source
 /// is a file, and may be one.
 fn at_once(pager: &Pager) -> u32 {
-    match pager.stores.active().capabilities().get_sleeps {
-        _ if pager.source.is_some() => RUN_PAGES as u32,
+    match pager.source.is_some() || pager.stores.active().capabilities().get_sleeps {
         true => WINDOW_MAX,
         false => AT_ONCE,
     }
@@ -43,12 +42,12 @@ impl Handler<'_> {
             return;
         }
         let advice = pager.streams.missed(page);
-        if advice.ask.is_some_and(|ask| self.begins_scan(page, ask)) {
-            return;
-        }
         if advice.hits > 0 {
             let hits = u64::from(advice.hits);
             pager.ledger.prefetch_hits.fetch_add(hits, Relaxed);
+        }
+        if advice.ask.is_some_and(|ask| self.begins_scan(page, ask)) {
+            return;
         }
         let block = self.block_of(page, advice.ask.is_some());
         let begun = match advice.ask {
@@ -120,7 +119,7 @@ impl Handler<'_> {
             };
             let (mut rest, mut read) = (pages, 0);
             while !rest.is_empty() {
-                let fetched = self.fetch_run(rest, rest.pages(), Purpose::Ahead);
+                let fetched = self.fetch_first(rest, rest.pages(), Purpose::Ahead);
                 rest = rest.after(fetched.max(1));
                 read += fetched;
             }
@@ -257,9 +256,13 @@ impl Handler<'_> {
     /// gives at once; returns how many. Nothing is waited for: a page somebody is busy with ends
     /// the run.
     fn fetch_run(&mut self, range: PageRange, room: u64, purpose: Purpose) -> u64 {
-        let pager = self.pager;
-        let most = range.pages().min(room).min(at_once(pager).into());
-        let most = most.min(RUN_PAGES as u64);
+        let most = range.pages().min(room).min(at_once(self.pager).into());
+        self.fetch_first(range, most, purpose)
+    }
+
+    /// The same for the first `most` pages of `range`, or as many as are installed with one call.
+    fn fetch_first(&mut self, range: PageRange, most: u64, purpose: Purpose) -> u64 {
+        let (pager, most) = (self.pager, most.min(RUN_PAGES as u64));
         let Some(section) = pager.write_notifications.enter() else {
             return 0;
         };

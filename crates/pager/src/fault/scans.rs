@@ -90,7 +90,7 @@ struct Followed {
 pub(crate) enum Miss {
     /// It is of none.
     Other,
-    /// The program was quicker than the reading.
+    /// The program was quicker than the reading, or that is not known just now.
     Late,
     /// A mark was passed.
     Mark {
@@ -101,7 +101,7 @@ pub(crate) enum Miss {
     },
 }
 
-/// The scans of a pager.
+/// The scans of a pager. Nobody who serves a fault waits: who finds them in use goes without.
 pub(crate) struct Scans {
     followed: Mutex<Followed>,
     /// Rung when there is something to be read.
@@ -124,7 +124,9 @@ impl Scans {
         if budget / BUDGET_PART < STRIDE_MIN {
             return false;
         }
-        let mut followed = self.followed.lock();
+        let Some(mut followed) = self.followed.try_lock() else {
+            return false;
+        };
         followed.clock += 1;
         let (clock, next) = (followed.clock, page.0 + 1);
         if let Some(oldest) = followed.scans.iter_mut().min_by_key(|scan| scan.used) {
@@ -145,7 +147,9 @@ impl Scans {
 
     /// `page` was missed, with a `budget` of so many pages.
     pub(crate) fn missed(&self, page: PageNumber, budget: u64) -> Miss {
-        let mut followed = self.followed.lock();
+        let Some(mut followed) = self.followed.try_lock() else {
+            return Miss::Late;
+        };
         followed.clock += 1;
         let clock = followed.clock;
         let mut scans = followed.scans.iter_mut().filter(|scan| scan.used > 0);
