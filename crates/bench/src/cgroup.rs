@@ -107,17 +107,23 @@ impl MemoryGroup {
         } else {
             "memory.oom_control"
         };
-        let text = sysfs::read(self.directory.join(name))?;
-        let count = text
-            .lines()
-            .find_map(|line| line.strip_prefix("oom_kill "))
-            .ok_or_else(|| Error::other(format!("{name} has no oom_kill; it has `{text}`")))?;
-        count.parse().map_err(Error::other)
+        counter(&sysfs::read(self.directory.join(name))?, "oom_kill")
     }
 
-    /// Brings the group's counters up to date. The kernel does so every two seconds.
-    pub fn refresh_counters(&self) -> Result<()> {
-        sysfs::read(self.directory.join("memory.stat")).map(drop)
+    /// What the group holds besides anonymous pages: files, page tables and other kernel memory,
+    /// and what is charged in advance. Brings the group's counters up to date, which the kernel
+    /// does every two seconds.
+    pub fn besides_anonymous(&self) -> Result<u64> {
+        let (usage, mapped, cached) = match self.unified {
+            true => ("memory.current", "anon", "swapcached"),
+            false => ("memory.usage_in_bytes", "total_rss", "total_swapcached"),
+        };
+        let counters = sysfs::read(self.directory.join("memory.stat"))?;
+        let all = sysfs::read(self.directory.join(usage))?;
+        let all: u64 = all.parse().map_err(Error::other)?;
+        // On their way to or from swap; before Linux 5.12 they are not told from files.
+        let cached = counter(&counters, cached).unwrap_or(0);
+        Ok(all.saturating_sub(counter(&counters, mapped)? + cached))
     }
 
     /// From now on the kernel's OOM killer ends no process of the group: who finds no room waits
@@ -152,6 +158,15 @@ impl MemoryGroup {
         };
         sysfs::write(self.directory.join(name), "0")
     }
+}
+
+/// The value that `text`, with a name and a value in each line, has for `name`.
+fn counter(text: &str, name: &str) -> Result<u64> {
+    let mut pairs = text.lines().filter_map(|line| line.split_once(' '));
+    let (_, value) = pairs
+        .find(|(found, _)| *found == name)
+        .ok_or_else(|| Error::other(format!("the memory cgroup has no {name}; it has `{text}`")))?;
+    value.parse().map_err(Error::other)
 }
 
 /// A group of the unified hierarchy whose children may have memory limits: the root, where

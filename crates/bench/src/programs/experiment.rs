@@ -10,6 +10,7 @@ use super::findings::Findings;
 use super::inputs::{Ready, prepare};
 use super::kernel_swap::KernelSwap;
 use super::plan::{Bound, Plan};
+use super::relief::Room;
 use super::report;
 use super::results::{Measured, Ratio, Results, Row, Side, Summary};
 use super::run::{Environment, Home};
@@ -234,9 +235,12 @@ impl<'a> Bench<'a> {
             all.push(new(&name, Home::Pagetide(self.pagetide.clone(), budget)));
             if let Some(swap) = self.swap.as_ref().filter(|_| self.swaps(*share)) {
                 let page_tables = peak / 512;
-                let limit = (budget + self.plan.allowance + page_tables).next_multiple_of(4096);
+                let room = Room {
+                    anonymous: budget,
+                    besides: self.plan.allowance + page_tables,
+                };
                 let name = format!("under swap, {share}");
-                all.push(new(&name, Home::Swap(Rc::clone(swap), limit)));
+                all.push(new(&name, Home::Swap(Rc::clone(swap), room)));
             }
         }
         all

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::OwnedFd;
 
-use super::relief::Relief;
+use super::relief::{Relief, Room};
 use crate::cgroup::MemoryGroup;
 use crate::report::say;
 use crate::{sysfs, zram};
@@ -92,15 +92,15 @@ impl KernelSwap {
         vec!["sh".into(), "-c".into(), enter.into(), group]
     }
 
-    /// Before a run that may have `limit` bytes.
-    pub fn begin(&self, limit: u64) -> Result<Before> {
-        self.group.set_limit(limit)?;
+    /// Before a run that may have `room`; all of it from the beginning where reclaim is left alone.
+    pub fn begin(&self, room: Room) -> Result<Before> {
+        self.group.set_limit(room.most())?;
         // Version 2 before Linux 6.12 keeps the highest peak of all runs: still a true bound.
         self.group.reset_peak().ok();
         zram::forget_most_used(&self.device)?;
         let killed = self.group.oom_kills()?;
         let called = self.called.as_ref().map(OwnedFd::try_clone).transpose()?;
-        let relief = (self.helped).then(|| Relief::start(self.group.clone(), limit, called));
+        let relief = (self.helped).then(|| Relief::start(self.group.clone(), room, called));
         let (swapped_in, swapped_out) = swapped()?;
         Ok(Before {
             swapped_in,

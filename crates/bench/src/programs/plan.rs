@@ -27,8 +27,8 @@ pub struct Plan {
     /// The work of each program as a multiple of the usual: less for a trial, such as 0.25
     #[arg(long, default_value_t = 1.0, value_parser = scale)]
     pub scale: f64,
-    /// What swap's cgroup may hold beyond the budget, besides page tables: the kernel's own memory
-    /// and the program's files, which Pagetide does not bound
+    /// The most that swap's cgroup may hold besides anonymous pages and page tables: the kernel's
+    /// own memory and the program's files, which Pagetide does not bound
     #[arg(long, value_name = "SIZE", default_value = "8M", value_parser = bytes)]
     pub allowance: u64,
     /// Do not measure under the kernel's swap, which needs root

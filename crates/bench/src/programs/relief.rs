@@ -3,6 +3,8 @@
 //!
 //! - The group's counters are brought up to date 50 times a second. Reclaim decides by them whether
 //!   to look for pages that are not in use any more; while they are old it finds none.
+//! - The limit follows what the group holds besides anonymous pages, so that the program has its
+//!   budget of those: neither less because of page tables and files, nor more where it has few.
 //! - A process for which the OOM killer was called waits, and is let go on at once. It then tries
 //!   again, and finds room. How often that was is counted.
 use std::io::Result;
@@ -18,6 +20,27 @@ use crate::cgroup::MemoryGroup;
 /// Between two times that the counters are brought up to date.
 const INTERVAL: Duration = Duration::from_millis(20);
 
+/// What a group may hold, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// Anonymous pages.
+    pub anonymous: u64,
+    /// The most of everything else.
+    pub besides: u64,
+}
+
+impl Room {
+    /// The limit of a group that holds `besides` besides anonymous pages.
+    fn limit(&self, besides: u64) -> u64 {
+        (self.anonymous + besides.min(self.besides)).next_multiple_of(4096)
+    }
+
+    /// The limit of a group of which nothing is known.
+    pub fn most(&self) -> u64 {
+        self.limit(u64::MAX)
+    }
+}
+
 /// The thread that helps, for the length of a run.
 pub struct Relief {
     stop: Sender<()>,
@@ -25,11 +48,11 @@ pub struct Relief {
 }
 
 impl Relief {
-    /// Helps `group`, which may hold `limit` bytes. `called` is what tells of the OOM killer,
+    /// Helps `group`, whose limit is set for `room`. `called` is what tells of the OOM killer,
     /// where it is held off.
-    pub fn start(group: MemoryGroup, limit: u64, called: Option<OwnedFd>) -> Relief {
+    pub fn start(group: MemoryGroup, room: Room, called: Option<OwnedFd>) -> Relief {
         let (stop, stopped) = channel();
-        let thread = std::thread::spawn(move || help(&group, limit, called.as_ref(), &stopped));
+        let thread = std::thread::spawn(move || help(&group, room, called.as_ref(), &stopped));
         Relief { stop, thread }
     }
 
@@ -40,14 +63,16 @@ impl Relief {
     }
 }
 
-fn help(group: &MemoryGroup, limit: u64, called: Option<&OwnedFd>, stopped: &Receiver<()>) -> u64 {
-    let mut calls = 0;
+fn help(group: &MemoryGroup, room: Room, called: Option<&OwnedFd>, stopped: &Receiver<()>) -> u64 {
+    let (mut calls, mut limit) = (0, room.most());
     while stopped.try_recv() != Err(TryRecvError::Disconnected) {
         match called {
             Some(event) => calls += wait(event),
             None => std::thread::sleep(INTERVAL),
         }
-        group.refresh_counters().ok();
+        if let Ok(besides) = group.besides_anonymous() {
+            follow(group, room.limit(besides), &mut limit).ok();
+        }
         // The next may have come meanwhile.
         if called.is_some() && group.is_under_oom().unwrap_or(false) {
             go_on(group, limit).ok();
@@ -78,6 +103,16 @@ fn so_often(event: &OwnedFd) -> u64 {
     }
 }
 
+/// Sets the group's `limit`, if that is more than a trifle.
+fn follow(group: &MemoryGroup, wanted: u64, limit: &mut u64) -> Result<()> {
+    const TRIFLE: u64 = 64 << 10;
+    if wanted.abs_diff(*limit) < TRIFLE {
+        return Ok(());
+    }
+    *limit = wanted;
+    group.set_limit(wanted)
+}
+
 /// Only a limit that is raised wakes those who wait.
 fn go_on(group: &MemoryGroup, limit: u64) -> Result<()> {
     group.set_limit(limit + 4096)?;
@@ -91,6 +126,18 @@ mod tests {
     use std::process::{Command, Stdio};
     use std::time::Instant;
 
+    #[test]
+    fn the_budget_is_of_anonymous_pages() {
+        let room = Room {
+            anonymous: 100 << 20,
+            besides: 8 << 20,
+        };
+        assert_eq!(room.limit(0), 100 << 20);
+        assert_eq!(room.limit(3 << 20), 103 << 20);
+        assert_eq!(room.limit(50 << 20), 108 << 20);
+        assert_eq!(room.most(), 108 << 20);
+    }
+
     /// A program that needs 32 MiB in a group of 16 MiB, without swap.
     #[test]
     fn who_finds_no_room_waits_and_is_counted() {
@@ -103,10 +150,14 @@ mod tests {
                 "SKIPPED: the OOM killer is held off by root in a cgroup of version 1"
             );
         };
-        let (limit, enough) = (16 << 20, 64 << 20);
-        group.set_limit(limit).unwrap();
+        let room = Room {
+            anonymous: 12 << 20,
+            besides: 4 << 20,
+        };
+        let enough = 64 << 20;
+        group.set_limit(room.most()).unwrap();
         let killed = group.oom_kills().unwrap();
-        let relief = Relief::start(group.clone(), limit, Some(called));
+        let relief = Relief::start(group.clone(), room, Some(called));
         let mut child = Command::new("sh")
             .args([
                 "-c",
@@ -125,6 +176,9 @@ mod tests {
                 "it went on without room"
             );
         }
+        // Page tables, and what is charged in advance: its buffer of 12 MiB is not in it.
+        let besides = group.besides_anonymous().unwrap();
+        assert!((1..4 << 20).contains(&besides), "{besides}");
         let calls = relief.end();
         group.set_limit(enough).unwrap();
         assert!(child.wait().unwrap().success());

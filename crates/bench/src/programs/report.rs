@@ -29,8 +29,8 @@ pub fn text(results: &Results) -> String {
     let rows = || results.programs.iter().flat_map(|program| &program.rows);
     if rows().any(|row| row.swap.is_some()) {
         out += &format!(
-            "swap: zram with LZ4, page-cluster 0, in a memory cgroup of the budget + {} + a 512th \
-             of the peak for page tables\n",
+            "swap: zram with LZ4, page-cluster 0, in a memory cgroup with the budget for anonymous \
+             pages, and at most {} + a 512th of the peak besides\n",
             mib(results.allowance_bytes as f64)
         );
         if rows().any(|row| row.is_helped()) {

@@ -14,6 +14,7 @@ use super::findings::{Failure, Findings};
 use super::inputs::Ready;
 use super::kernel_swap::KernelSwap;
 use super::process::{self, Ended, Order};
+use super::relief::Room;
 use super::watch::Seen;
 use crate::runner::System;
 
@@ -34,8 +35,8 @@ pub enum Home {
     Measuring(PathBuf, u64),
     /// A budget that follows the program, which may lose so many percent of its time.
     Following(PathBuf, f64),
-    /// A memory cgroup that may hold so many bytes.
-    Swap(Rc<KernelSwap>, u64),
+    /// A memory cgroup that may hold so much.
+    Swap(Rc<KernelSwap>, Room),
 }
 
 impl Environment {
@@ -73,7 +74,7 @@ impl Environment {
             looks,
         };
         let counted = match &self.home {
-            Home::Swap(swap, limit) => Some((swap, swap.begin(*limit)?)),
+            Home::Swap(swap, room) => Some((swap, swap.begin(*room)?)),
             _ => None,
         };
         let ended = process::run(order)?;
