@@ -1,13 +1,15 @@
 //! One client: reading its userfaultfd, and answering.
 //!
 //! One thread does all for a client, in this order: the events that have been read are acted on,
-//! then faults are answered, then comes what nobody waits for, a little at a time. The kernel holds
+//! then faults are answered, then comes what nobody waits for, a little at a time. While nobody
+//! waits for anything a second thread copies beside it ([`Second`]). The kernel holds
 //! back whoever raised an event until it has been read, and installs nothing until then. So a page
 //! that the client gives up is known as given up before the kernel empties it, and what is
 //! installed after that is zeros.
 //!
 //! Where all that a client needs is to come ([`Plan::until_whole`]), its service ends with the last
 //! page; else with the client.
+mod bringing;
 mod lost;
 mod waiting;
 
@@ -19,16 +21,18 @@ use pagetide_kernel::PageRange;
 use pagetide_kernel::peer::Peer;
 use pagetide_kernel::uffd::{Uffd, feature};
 use pagetide_pager::protocol::histogram::Histogram;
+use rustix::io::Errno;
 
 use crate::counters::{Counters, count};
-use crate::fill::{Fill, Next, Why};
+use crate::fill::Fill;
 use crate::inbox::{Fault, Inbox, MESSAGES};
-use crate::install::{Failure, Installer, Put};
+use crate::install::{Failure, Hand, Installer, Put};
 use crate::keeper::Holding;
 use crate::memory::{Area, Memory};
 use crate::moment::Moment;
 use crate::plan::{Beyond, Plan};
 use crate::record::Recorder;
+use crate::second::Second;
 use crate::source::{Buffer, Source, SourceError};
 
 /// After what time is tried again what an event has put off, at first and at most: whoever raised
@@ -38,8 +42,6 @@ const LATER_MAX: Duration = Duration::from_millis(50);
 /// So many faults in a row that find their page there already, or that are where no memory is any
 /// more, are no chance: the client makes faults of a kind that is not served.
 const IDLE_FAULTS_MAX: u32 = 100_000;
-/// Pages brought that nobody waits for, after which messages are looked for.
-const LOOK_PAGES: u64 = 32;
 /// How long the system may be without memory for a page that is waited for.
 const NO_MEMORY_MAX: Duration = Duration::from_secs(10);
 
@@ -144,6 +146,13 @@ pub struct Client {
     pid: Option<u32>,
     holding: Option<Holding>,
     fill: Fill,
+    /// Brings what nobody waits for beside this thread; `alone`: there is none to be had.
+    second: Option<Second>,
+    alone: bool,
+    /// This thread is to bring what comes next.
+    own_turn: bool,
+    /// When somebody waited last.
+    waited_for: Instant,
     inbox: Inbox,
     /// When what was put off may be tried again.
     later: Duration,
@@ -161,11 +170,13 @@ impl Client {
     /// A client that is served from now on.
     pub fn new(handed: Handed, service: Service) -> Client {
         let installer = Installer {
-            uffd: handed.uffd,
+            hand: Hand {
+                uffd: Arc::new(handed.uffd),
+                source: Arc::clone(&service.source),
+                buffer: Buffer::default(),
+            },
             memory: handed.memory,
-            source: Arc::clone(&service.source),
             counters: Arc::clone(&service.counters),
-            buffer: Buffer::default(),
             installed: 0,
         };
         Client {
@@ -179,6 +190,10 @@ impl Client {
             pid: handed.pid,
             holding: handed.holding,
             fill: Fill::new(Instant::now()),
+            second: None,
+            alone: false,
+            own_turn: false,
+            waited_for: Instant::now(),
             inbox: Inbox::default(),
             later: LATER,
             idle_faults: 0,
@@ -208,7 +223,7 @@ impl Client {
             if self.closed && self.exited {
                 return End::Gone;
             }
-            let read = match self.inbox.read(&mut self.installer) {
+            let read = match self.hear() {
                 Ok(read) => read,
                 Err(errno) => return End::Broken(format!("its userfaultfd gives {errno}")),
             };
@@ -239,9 +254,24 @@ impl Client {
         }
     }
 
+    /// Reads what the userfaultfd says; how many messages there were.
+    fn hear(&mut self) -> Result<usize, Errno> {
+        if self.second.is_some() {
+            if !self.installer.uffd().is_readable() {
+                return Ok(0);
+            }
+            self.hold_still();
+        }
+        self.inbox.read(&mut self.installer)
+    }
+
     /// Settles what events have left in doubt, and has forked children served; whether anything may
     /// be installed.
     fn settle(&mut self) -> bool {
+        if !self.inbox.is_clear() {
+            // More may be read.
+            self.hold_still();
+        }
         let (born, pid) = (&self.service.born, self.pid);
         let mut born = |child: crate::inbox::Child| {
             born(Handed {
@@ -271,6 +301,9 @@ impl Client {
 
     /// Answers the faults that are queued, until one has to wait: what holds up one holds up all.
     fn answer(&mut self) -> Result<(), Failure> {
+        if !self.inbox.faults.is_empty() {
+            self.waited_for = Instant::now();
+        }
         while let Some(fault) = self.inbox.faults.front().copied() {
             let Some(unit) = self.installer.memory.unit_of(fault.page) else {
                 match self.answer_nowhere(fault)? {
@@ -384,79 +417,11 @@ impl Client {
         if self.installer.memory.has_shrunk() {
             // Heard of before it was unmapped: it tries again, and finds no memory. What was mapped
             // there since and registered anew faults on, and is counted.
-            self.installer.uffd.wake(PageRange::one(page));
+            self.installer.uffd().wake(PageRange::one(page));
             return Ok(Put::Done);
         }
         let text = "it is in none of the regions that the client told of";
         Err(Failure::Lost(SourceError(text.to_owned())))
-    }
-
-    /// Brings some of what nobody waits for; how long there is nothing more to bring. `None`: until
-    /// something happens.
-    fn bring_more(&mut self, say: &dyn Fn(&str)) -> Result<Option<Duration>, Failure> {
-        let enough = self.installer.installed + LOOK_PAGES;
-        // Pages of a working set come one by one: to look for messages after each would take as
-        // long as they do.
-        for _ in 1..LOOK_PAGES {
-            let wait = self.bring_next(say)?;
-            if wait != Some(Duration::ZERO) || self.installer.installed >= enough {
-                return Ok(wait);
-            }
-        }
-        Ok(Some(Duration::ZERO))
-    }
-
-    /// The same with what comes next.
-    fn bring_next(&mut self, say: &dyn Fn(&str)) -> Result<Option<Duration>, Failure> {
-        if self.recorder().is_some() || self.released || !self.has_begun() {
-            return Ok(None);
-        }
-        let now = Instant::now();
-        match self
-            .fill
-            .next(&self.installer.memory, &self.service.plan, now)
-        {
-            Next::At(when) => Ok(Some(when - now)),
-            Next::Pages(area, why) => self.bring(area, why, say),
-            Next::Done => {
-                self.release_if_whole();
-                Ok(None)
-            }
-        }
-    }
-
-    fn bring(
-        &mut self,
-        area: Area,
-        why: Why,
-        say: &dyn Fn(&str),
-    ) -> Result<Option<Duration>, Failure> {
-        let counters = Arc::clone(&self.service.counters);
-        let counter = match why {
-            Why::Block => &counters.block_pages,
-            Why::WorkingSet => &counters.working_set_pages,
-            Why::Background => &counters.background_pages,
-        };
-        let before = self.installer.installed;
-        let put = self.installer.put(area);
-        count(counter, self.installer.installed - before);
-        match put {
-            Ok(Put::Done) => {
-                self.later = LATER;
-                Ok(Some(Duration::ZERO))
-            }
-            Ok(Put::Later) => {
-                self.fill.again(area, why);
-                self.wait_longer();
-                Ok(Some(self.later))
-            }
-            Ok(Put::NoMemory) => {
-                self.fill.again(area, why);
-                Ok(Some(LATER_MAX))
-            }
-            Err(Failure::Lost(error)) => self.miss(area, why, &error, say),
-            Err(gone) => Err(gone),
-        }
     }
 
     /// Once all is there the client needs nobody: what it gives up from now on the kernel fills
@@ -473,7 +438,7 @@ impl Client {
     /// Lets go of a client all of whose pages are there, unless it protects memory itself by the
     /// same userfaultfd.
     fn release(&mut self) {
-        let protecting = self.installer.uffd.features() & PROTECTING != 0;
+        let protecting = self.installer.uffd().features() & PROTECTING != 0;
         if self.whole && !protecting && !self.installer.memory.has_absent() {
             // A userfaultfd that is closed lets go of all that it has.
             if !self.service.plan.until_whole {

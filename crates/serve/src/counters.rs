@@ -47,6 +47,8 @@ counters! {
     working_set_pages,
     /// Pages installed because all were to come.
     background_pages,
+    /// Of those, pages installed by a second thread.
+    second_pages,
     /// Faults on pages of the recorded working set, which were waited for before they came.
     working_set_faults,
     /// Of all pages installed, those that were zeros.

@@ -70,8 +70,10 @@ impl Fill {
         if self.blocks.back() == Some(&block) {
             return;
         }
-        if self.blocks.len() == BLOCKS_MAX {
-            self.blocks.pop_front();
+        if self.blocks.len() == BLOCKS_MAX
+            && let Some((forgotten, Why::Background)) = self.blocks.pop_front()
+        {
+            self.cursor = self.cursor.min(forgotten.start);
         }
         self.blocks.push_back(block);
     }
@@ -138,6 +140,11 @@ impl Fill {
         }
         self.cursor = area.range.end;
         Next::Pages(area, Why::Background)
+    }
+
+    /// What was given out of the background is to be given out again.
+    pub fn bring_back(&mut self, area: Area) {
+        self.cursor = self.cursor.min(area.range.start);
     }
 
     /// What was given out could not be installed yet.
@@ -217,6 +224,34 @@ mod tests {
         assert_eq!(given[..7], expected);
         let pages: u64 = given.iter().map(|(_, pages, _)| pages).sum();
         assert_eq!(pages, 299);
+        assert!(fill.is_through(&memory, &plan));
+    }
+
+    #[test]
+    fn what_is_brought_back_or_forgotten_comes_again() {
+        let (now, mut memory) = (Instant::now(), memory());
+        let plan = Plan {
+            rate: Rate::Unlimited,
+            ..Plan::default()
+        };
+        let mut fill = Fill::new(now);
+        let Next::Pages(first, Why::Background) = fill.next(&memory, &plan, now) else {
+            panic!("nothing came");
+        };
+        let Next::Pages(second, Why::Background) = fill.next(&memory, &plan, now) else {
+            panic!("no more came");
+        };
+        memory.note_placed(second.first, second.range.pages());
+        fill.bring_back(first);
+        let next = Next::Pages(first, Why::Background);
+        assert_eq!(fill.next(&memory, &plan, now), next);
+        // It is to be tried again, and so many wait meanwhile that it is forgotten.
+        fill.again(first, Why::Background);
+        for block in 0..BLOCKS_MAX as u64 {
+            fill.note_fault(PageNumber(10_000 + block * plan.block_pages), &plan);
+        }
+        let given = all(&mut fill, &mut memory, &plan, now);
+        assert_eq!(given.first(), Some(&(0, 64, Why::Background)));
         assert!(fill.is_through(&memory, &plan));
     }
 

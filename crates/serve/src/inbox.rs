@@ -75,11 +75,15 @@ impl Inbox {
         }
     }
 
+    /// Whether nothing is in doubt.
+    pub fn is_clear(&self) -> bool {
+        self.log.is_settled() && self.changes.is_empty() && self.forked.is_empty()
+    }
+
     /// Settles what is in doubt, as far as that can be done now; false where it cannot, and nothing
     /// may be installed. `born` is given the children of forks.
     pub fn settle(&mut self, installer: &mut Installer, born: &mut dyn FnMut(Child)) -> bool {
-        let is_clear = self.log.is_settled() && self.changes.is_empty() && self.forked.is_empty();
-        if is_clear {
+        if self.is_clear() {
             return true;
         }
         let (log, mut followed) = self.parts(installer);
@@ -87,7 +91,7 @@ impl Inbox {
         self.all_known(installer);
         match settled {
             Settled::Later | Settled::Kept => return self.log.is_sure() && self.forked.is_empty(),
-            Settled::Already if installer.uffd.has_event_pending() => {
+            Settled::Already if installer.uffd().has_event_pending() => {
                 return self.forked.is_empty();
             }
             Settled::Already | Settled::Now => {}
@@ -126,7 +130,7 @@ fn read(
 ) -> Result<usize, Errno> {
     let mut messages = [Message::default(); MESSAGES];
     installer.memory.begin_hearing();
-    let read = installer.uffd.read(&mut messages)?;
+    let read = installer.uffd().read(&mut messages)?;
     let since = Instant::now();
     for message in &messages[..read] {
         match message.decode() {
@@ -154,10 +158,10 @@ fn read(
 fn end_protection(installer: &Installer, page: PageNumber) {
     count(&installer.counters.write_faults, 1);
     if let Some(unit) = installer.memory.unit_of(page)
-        && installer.uffd.write_protect(unit.range, false).is_err()
+        && installer.uffd().write_protect(unit.range, false).is_err()
     {
         // It tries again, and is heard of again.
-        installer.uffd.wake(unit.range);
+        installer.uffd().wake(unit.range);
     }
 }
 
@@ -204,7 +208,7 @@ impl Followed for Following<'_> {
     }
 
     fn is_registered(&self, range: PageRange) -> Result<(), Stop> {
-        is_registered(&self.installer.uffd, range)
+        is_registered(self.installer.uffd(), range)
     }
 
     /// They are another process's: they are asked about page by page.
@@ -213,7 +217,7 @@ impl Followed for Following<'_> {
     }
 
     fn has_event_pending(&self) -> bool {
-        self.installer.uffd.has_event_pending()
+        self.installer.uffd().has_event_pending()
     }
 
     /// Another process's pages cannot be looked at: what is in doubt is asked about later.
@@ -252,7 +256,7 @@ impl Followed for Following<'_> {
         if !areas.is_empty() {
             self.changes.push(Change::Unmapped(areas));
         }
-        self.installer.uffd.wake(range);
+        self.installer.uffd().wake(range);
     }
 
     fn move_pages(&mut self, from: PageRange, to: PageNumber) {
@@ -261,7 +265,7 @@ impl Followed for Following<'_> {
         self.changes.push(Change::Moved { from, to });
         *self.moved_to = Some(self.moved_to.map_or(to, |lowest| lowest.min(to)));
         // Who waits at the old place tries again.
-        self.installer.uffd.wake(from);
+        self.installer.uffd().wake(from);
     }
 
     #[allow(unsafe_code)]

@@ -42,18 +42,87 @@ pub(crate) enum Failure {
     Lost(SourceError),
 }
 
+/// What reads pages and installs them, for one thread; it knows nothing of what a client has.
+pub(crate) struct Hand {
+    pub uffd: Arc<Uffd>,
+    pub source: Arc<dyn Source>,
+    pub buffer: Buffer,
+}
+
+/// What a [`Hand`] has done.
+pub(crate) struct Placed {
+    /// What came in one piece: the first pages of what was asked for.
+    pub area: Area,
+    /// How much of it was installed, and why no more was.
+    pub progress: Progress,
+    /// Where its bytes were.
+    pub origin: Origin,
+}
+
+impl Hand {
+    /// The same for another thread.
+    pub fn another(&self) -> Hand {
+        Hand {
+            uffd: Arc::clone(&self.uffd),
+            source: Arc::clone(&self.source),
+            buffer: Buffer::default(),
+        }
+    }
+
+    /// Installs as much of `area`, which was not given up, as comes in one piece.
+    ///
+    /// # Errors
+    /// The bytes cannot be had.
+    pub fn place(&mut self, area: Area) -> Result<Placed, SourceError> {
+        let (first, most) = (area.first, area.range.pages());
+        let bytes = match self.source.read(first, most, &mut self.buffer)? {
+            Piece::Zeros(pages) => return Ok(self.zeros(part(area, pages))),
+            Piece::Bytes(bytes) => bytes,
+        };
+        let area = part(area, bytes.pages());
+        // SAFETY: the piece lives as long as the source and the buffer, which are not touched, and
+        // is no memory of the client's; its bytes are the image's, of pages not given up.
+        let progress = unsafe { self.uffd.copy(area.range, bytes.address(), false) };
+        let origin = self.source.origin(first);
+        Ok(Placed {
+            area,
+            progress,
+            origin,
+        })
+    }
+
+    /// Zeros in all of `area`: the image has them there, or the client gave it up.
+    fn zeros(&self, area: Area) -> Placed {
+        // SAFETY: zeros are what is to be there, by the caller's word.
+        let mut progress = unsafe { self.uffd.zero(area.range) };
+        if progress.pages == 0 && progress.stop == Some(Stop::Refused) {
+            let zeros = vec![0; area.range.bytes()];
+            // SAFETY: as above; `zeros` is this function's.
+            progress = unsafe { self.uffd.copy(area.range, zeros.as_ptr(), false) };
+        }
+        Placed {
+            area,
+            progress,
+            origin: Origin::Zeros,
+        }
+    }
+}
+
 /// What installs pages for one client.
 pub(crate) struct Installer {
-    pub uffd: Uffd,
+    pub hand: Hand,
     pub memory: Memory,
-    pub source: Arc<dyn Source>,
     pub counters: Arc<Counters>,
-    pub buffer: Buffer,
     /// Installed pages, for who asks why they came.
     pub installed: u64,
 }
 
 impl Installer {
+    /// Of the client's address space.
+    pub fn uffd(&self) -> &Uffd {
+        &self.hand.uffd
+    }
+
     /// Installs all of `area`: its part of the image, or zeros where the client gave it up. Wakes
     /// the threads that wait for it. Pages that are there are left as they are.
     pub fn put(&mut self, area: Area) -> Result<Put, Failure> {
@@ -76,52 +145,46 @@ impl Installer {
 
     /// As much of `area` as comes in one piece.
     fn put_piece(&mut self, area: Area) -> Result<Step, Failure> {
-        let (first, most) = (area.first, area.range.pages());
-        let piece = self.source.read(first, most, &mut self.buffer);
-        let bytes = match piece.map_err(Failure::Lost)? {
-            Piece::Zeros(pages) => return self.put_zeros(part(area, pages)),
-            Piece::Bytes(bytes) => bytes,
-        };
-        let area = part(area, bytes.pages());
-        // SAFETY: the piece lives as long as the source and the buffer, which are not touched, and
-        // is no memory of the client's; its bytes are the image's, of pages not given up.
-        let progress = unsafe { self.uffd.copy(area.range, bytes.address(), false) };
-        match progress.stop {
-            Some(Stop::Other(Errno::FAULT)) => self.put_read(part(area, area.unit)),
-            _ => self.settle(area, progress, self.source.origin(first)),
+        let placed = self.hand.place(area).map_err(Failure::Lost)?;
+        match placed.progress.stop {
+            Some(Stop::Other(Errno::FAULT)) => self.put_read(part(placed.area, area.unit)),
+            _ => self.settle(placed),
         }
     }
 
     /// All of `area`, read by this process.
     fn put_read(&mut self, area: Area) -> Result<Step, Failure> {
         let mut bytes = vec![0; area.range.bytes()];
-        let read = self
-            .source
-            .read_into(area.first, &mut bytes, &mut self.buffer);
+        let Hand { source, buffer, .. } = &mut self.hand;
+        let read = source.read_into(area.first, &mut bytes, buffer);
         read.map_err(Failure::Lost)?;
         // SAFETY: `bytes` is this function's, and holds what the image has for these pages.
-        let progress = unsafe { self.uffd.copy(area.range, bytes.as_ptr(), false) };
-        self.settle(area, progress, self.source.origin(area.first))
+        let progress = unsafe { self.uffd().copy(area.range, bytes.as_ptr(), false) };
+        let origin = self.hand.source.origin(area.first);
+        self.settle(Placed {
+            area,
+            progress,
+            origin,
+        })
     }
 
     fn put_zeros(&mut self, area: Area) -> Result<Step, Failure> {
-        // SAFETY: the image has zeros here, or the client gave up what it had.
-        let mut progress = unsafe { self.uffd.zero(area.range) };
-        if progress.pages == 0 && progress.stop == Some(Stop::Refused) {
-            let zeros = vec![0; area.range.bytes()];
-            // SAFETY: as above; `zeros` is this function's.
-            progress = unsafe { self.uffd.copy(area.range, zeros.as_ptr(), false) };
-        }
-        self.settle(area, progress, Origin::Zeros)
+        let placed = self.hand.zeros(area);
+        self.settle(placed)
     }
 
-    /// Notes what was done of `area`, with bytes from `origin`, and says how much of it is dealt
-    /// with.
-    fn settle(&mut self, area: Area, done: Progress, origin: Origin) -> Result<Step, Failure> {
-        let Progress { pages, stop } = done;
+    /// Pages of `area` from its start on were installed, so many with bytes from `origin`.
+    pub fn note(&mut self, area: Area, pages: u64, origin: Origin) {
         self.memory.note_placed(area.first, pages);
         self.installed += pages;
         count(self.counters.from(origin), pages);
+    }
+
+    /// Notes what was done, and says how much of it is dealt with.
+    fn settle(&mut self, placed: Placed) -> Result<Step, Failure> {
+        let area = placed.area;
+        let Progress { pages, stop } = placed.progress;
+        self.note(area, pages, placed.origin);
         // Where only a part was done, the next call says why.
         let Some(stop) = stop.filter(|_| pages == 0) else {
             return Ok(Step::Pages(pages));
@@ -157,7 +220,7 @@ impl Installer {
     /// Nothing is to be installed in `unit`; whoever waits for it tries again.
     fn pass_over(&mut self, unit: Area) -> Step {
         self.memory.note_placed(unit.first, unit.unit);
-        self.uffd.wake(unit.range);
+        self.uffd().wake(unit.range);
         Step::Pages(unit.unit)
     }
 
@@ -166,7 +229,7 @@ impl Installer {
         let range = PageRange::one(page);
         // SAFETY: nothing was in the page when the image was made, and it has not been written
         // since, or it would be there.
-        let progress = unsafe { self.uffd.zero(range) };
+        let progress = unsafe { self.uffd().zero(range) };
         let put = match progress.stop {
             None => {
                 count(&self.counters.beyond_pages, 1);
@@ -174,7 +237,7 @@ impl Installer {
             }
             // It is there, or unmapped by now: whoever waits tries again.
             Some(Stop::Present | Stop::Absent) => {
-                self.uffd.wake(range);
+                self.uffd().wake(range);
                 Put::Done
             }
             Some(Stop::EventPending) => Put::Later,
@@ -196,7 +259,7 @@ impl Installer {
     pub fn poison(&mut self, area: Area) -> Result<Put, Failure> {
         let mut rest = area;
         while !rest.range.is_empty() {
-            let progress = self.uffd.poison(rest.range);
+            let progress = self.uffd().poison(rest.range);
             let done = match progress.stop {
                 _ if progress.pages > 0 => progress.pages,
                 None => rest.range.pages(),
@@ -216,7 +279,7 @@ impl Installer {
                 }
             };
             self.memory.note_placed(rest.first, done);
-            self.uffd.wake(part(rest, done).range);
+            self.uffd().wake(part(rest, done).range);
             rest = after(rest, done);
         }
         Ok(Put::Done)
@@ -226,7 +289,7 @@ impl Installer {
     pub fn is_gone(&self) -> bool {
         let somewhere = self.memory.areas().first().map(|area| area.range.start);
         let page = PageRange::one(somewhere.unwrap_or(PageNumber(0x400)));
-        is_registered(&self.uffd, page) == Err(Stop::Gone)
+        is_registered(self.uffd(), page) == Err(Stop::Gone)
     }
 
     /// The userfaultfd of a forked child of the client's.
@@ -235,7 +298,7 @@ impl Installer {
     /// `number` was read from this client's userfaultfd, and this is called once with it.
     pub unsafe fn child(&self, number: RawFd) -> Uffd {
         // SAFETY: by the caller's word.
-        unsafe { self.uffd.of_child(number) }
+        unsafe { self.uffd().of_child(number) }
     }
 
     /// Takes the client's memory out of the userfaultfd: what is missing reads as zeros from now
@@ -243,7 +306,7 @@ impl Installer {
     pub fn release_whole(&self) {
         for area in self.memory.areas() {
             // SAFETY: every page that was not given up was installed.
-            let _ = unsafe { self.uffd.unregister(area.range) };
+            let _ = unsafe { self.uffd().unregister(area.range) };
         }
     }
 }
@@ -269,7 +332,7 @@ fn part(area: Area, pages: u64) -> Area {
 }
 
 /// What comes after the first `pages` pages of `area`.
-fn after(area: Area, pages: u64) -> Area {
+pub(crate) fn after(area: Area, pages: u64) -> Area {
     Area {
         range: area.range.after(pages),
         first: area.first + pages,

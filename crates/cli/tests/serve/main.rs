@@ -179,6 +179,46 @@ fn a_page_that_was_given_up_does_not_come_back_under_readers() {
     give_up_under_readers(&leaving(PAGES, &["--prefetch-rate", "max"]), PAGES);
 }
 
+/// Two threads bring pages that nobody waits for, and a third gives some up at the same time.
+#[test]
+fn what_is_given_up_beside_two_threads_does_not_come_back() {
+    if !able() {
+        return;
+    }
+    const PAGES: u64 = 40_000;
+    let server = leaving(PAGES, &["--prefetch-rate", "max"]);
+    let guest = Guest::connected(PAGES, &server.socket());
+    // Nobody touches anything, so that there are two; and in no order, so that some of it is what
+    // the second one has before it.
+    let given_up = |page: u64| page % 8 == 3;
+    let (guest, given) = within_time(move || {
+        let pages = (0..PAGES).map(|step| step * 769 % PAGES);
+        let mut given = 0;
+        for page in pages.filter(|page| given_up(*page)) {
+            guest.give_up(page, 1);
+            given += 1;
+        }
+        (guest, given)
+    });
+    assert_eq!(given, PAGES / 8);
+    server.wait_for("all pages", |server| {
+        server.total("background_pages") + server.total("removed_pages") >= PAGES
+    });
+    if std::thread::available_parallelism().is_ok_and(|processors| processors.get() > 1) {
+        assert_ne!(server.total("second_pages"), 0);
+    }
+    within_time(move || {
+        for page in 0..PAGES {
+            let right = if given_up(page) {
+                ZEROS
+            } else {
+                expected(page)
+            };
+            assert_eq!(guest.read(page), right, "page {page}");
+        }
+    });
+}
+
 fn give_up_under_readers(server: &Server, pages: u64) {
     let guest = Guest::connected(pages, &server.socket());
     let gone: Vec<AtomicBool> = (0..pages).map(|_| AtomicBool::new(false)).collect();

@@ -80,6 +80,7 @@ impl Client {
     /// The end of all has come: a client that has all its pages goes on without anybody. Another
     /// would be left waiting at its next missing page, so pages are lost to it now.
     pub(super) fn leave(&mut self, say: &dyn Fn(&str)) -> End {
+        self.share_no_more();
         self.release();
         let holding = self.holding.as_ref();
         if !self.released && holding.is_some_and(Holding::is_handing_over) {
@@ -114,7 +115,7 @@ impl Client {
         while Instant::now() < until {
             let read = self.inbox.read(&mut self.installer);
             match read {
-                Ok(0) if !self.installer.uffd.has_event_pending() => return,
+                Ok(0) if !self.installer.uffd().has_event_pending() => return,
                 Ok(_) => std::thread::yield_now(),
                 Err(_) => return,
             }

@@ -22,7 +22,7 @@ impl Client {
             tv_nsec: i64::from(wait.subsec_nanos()),
         });
         let mut fds = vec![
-            PollFd::new(&self.installer.uffd, PollFlags::IN),
+            PollFd::new(self.installer.uffd(), PollFlags::IN),
             PollFd::new(ending, PollFlags::IN),
         ];
         let begins = self.service.begins.as_ref();

@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_track::SnapshotId;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::counters::Origin;
@@ -22,6 +22,9 @@ use super::{Buffer, Bytes, Piece, Source, SourceError};
 
 /// Most pages in one piece: the kernel's copy of more would keep events waiting.
 const PIECE_PAGES: u64 = 512;
+/// So many pages are mapped together before they are copied: else the kernel's copy, which holds a
+/// lock, stops for every sixteen.
+const MAPPED_MIN: u64 = 32;
 /// Pages looked at for the image's id.
 const SAMPLES: u64 = 64;
 
@@ -93,6 +96,14 @@ impl RawFile {
         Ok(SnapshotId(hash.digest128().to_le_bytes()))
     }
 
+    /// Has the kernel read and map what the copy would have it read and map page by page. Where it
+    /// cannot (before Linux 5.14, or a page that cannot be read), the copy finds out.
+    fn map(&self, address: *const u8, pages: u64) {
+        let bytes = pages as usize * PAGE_SIZE;
+        // SAFETY: within this struct's own mapping, whose contents it does not change.
+        let _ = unsafe { madvise(address as *mut c_void, bytes, Advice::LinuxPopulateRead) };
+    }
+
     /// Reads from page `first` on; what is beyond the end it had when it was opened is zeros.
     fn read_zero_extended(&self, first: u64, into: &mut [u8]) -> io::Result<()> {
         let offset = first * PAGE_SIZE as u64;
@@ -142,6 +153,9 @@ impl Source for RawFile {
             .base
             .cast::<u8>()
             .wrapping_add(first as usize * PAGE_SIZE);
+        if pages >= MAPPED_MIN {
+            self.map(address, pages);
+        }
         Ok(Piece::Bytes(Bytes {
             address,
             pages,
