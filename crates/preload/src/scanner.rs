@@ -53,6 +53,7 @@ pub struct Scanner {
     looks: u32,
     growing: u32,
     last_scan_ns: u64,
+    last_program_look_ns: u64,
     leases: Leases,
     retry: Retry,
 }
@@ -70,6 +71,7 @@ impl Scanner {
             looks: 0,
             growing: 0,
             last_scan_ns: 0,
+            last_program_look_ns: 0,
             leases: Leases::default(),
             retry: Retry::default(),
         }
@@ -101,6 +103,10 @@ impl Scanner {
             pager.budget.progress.ring();
         }
         crate::stacks::reap();
+        if now_ns() - self.last_program_look_ns > FULL_SCAN_NS {
+            self.last_program_look_ns = now_ns();
+            self.program.look(self.agent);
+        }
         let sizes = (self.statm.as_ref()).map_or_else(Sizes::default, procfs::sizes);
         requests::note_address_space(sizes.address_space);
         match deferral::is_on() {
@@ -156,9 +162,6 @@ impl Scanner {
             self.looks = self.looks.max(1);
         }
         let is_due = now_ns() - self.last_scan_ns > FULL_SCAN_NS;
-        if is_due {
-            self.program.look(self.agent);
-        }
         if self.looks > 0 || is_due {
             self.looks = self.looks.saturating_sub(1);
             self.sweep();
