@@ -112,6 +112,13 @@ fn a_forked_child_outgrows_it_while_its_parent_does_not() {
 }
 
 #[test]
+fn the_end_of_its_threads_and_a_change_of_users_are_seen_while_it_fits() {
+    for name in ["bare_exit", "privileges_follow"] {
+        finished("hazards", name, AMPLE, FITS_MIB);
+    }
+}
+
+#[test]
 fn a_lowered_limit_holds_when_it_is_answered() {
     let binary = match able() {
         Ok(binary) => binary,

@@ -6,6 +6,7 @@
 //! stack and a thread-local block in excluded memory, and, if asked, a descriptor table of its own,
 //! so that no `close` of the program can reach the pager's descriptors.
 use std::arch::asm;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
@@ -18,6 +19,13 @@ use crate::thread_id;
 /// Address of the calling thread's control block: its static thread-local variables lie just below,
 /// glibc's descriptor above.
 pub use crate::thread_id::thread_pointer as control_block;
+
+/// Processors that this process may use, as they were when that was asked first: the answer takes a
+/// handful of files to be read, in every process that is started.
+pub fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
+}
 
 const CLONE_VM: usize = 0x100;
 const CLONE_FS: usize = 0x200;

@@ -223,6 +223,17 @@ impl Pager {
         self
     }
 
+    /// Whether the budget follows the program.
+    pub fn follows_program(&self) -> bool {
+        self.automatic.is_some()
+    }
+
+    /// Calls `found` with each run of pages of `range` that the kernel has, resident or swapped
+    /// out, in order; with none where that cannot be told.
+    pub fn each_populated(&self, range: PageRange, mut found: impl FnMut(PageRange)) {
+        let _ = (self.handles().pagemap).populated(range, |run, _| found(run));
+    }
+
     /// The same pager, with `teller` to be told of losses: it may be called in a signal handler.
     pub fn with_teller(mut self, teller: fn(&str)) -> Pager {
         self.teller = teller;

@@ -11,7 +11,8 @@ use pagetide_kernel::procfs;
 use pagetide_kernel::sync::now_ns;
 use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide_pager::protocol::files::{self, Note};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
 use crate::config::Config;
@@ -125,8 +126,12 @@ pub fn tell_of_loss(message: &str) {
 
 /// Gives `file` its length and its space on the disk: later there would be nobody to tell that
 /// there is none.
-fn reserve(file: &OwnedFd, bytes: usize) -> Result<(), rustix::io::Errno> {
+fn reserve(file: &OwnedFd, bytes: usize) -> Result<(), Errno> {
     const ZEROS: [u8; 4096] = [0; 4096];
+    match fallocate(file, FallocateFlags::empty(), 0, bytes as u64) {
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}
+        result => return result,
+    }
     let mut at = 0;
     while at < bytes {
         let len = ZEROS.len().min(bytes - at);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::sync::now_ns;
+use pagetide_kernel::thread::processors;
 use pagetide_pager::Pager;
 use pagetide_pager::tree::member::Member;
 
@@ -77,7 +78,7 @@ fn member(pager: &Pager) -> Option<&Member> {
 /// Defers registration if the budget is large enough for that, and, where the run has one, enough
 /// of it is left; whether it is. Before the pager's threads run.
 pub fn begin(pager: &Pager) -> bool {
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let processors = processors();
     FILLED_PER_MS.store(processors as u64 * FILLED_PAGES_PER_MS, Relaxed);
     let deferred = match member(pager) {
         None => threshold(pager.budget.get(), filled_per_ms()) > 0,
@@ -140,7 +141,9 @@ pub fn count(pager: &Pager, resident: u64) -> bool {
         false => room(pager, resident),
     };
     ROOM.store(room, Relaxed);
-    pager.budget.set_awaited(resident);
+    // Where the budget follows the program a part is under its pager already.
+    let awaited = resident.saturating_sub(pager.budget.resident());
+    pager.budget.set_awaited(awaited);
     STALE.store(false, SeqCst);
     room > 0
 }

@@ -15,7 +15,7 @@ use crate::requests;
 const PATIENCE_NS: u64 = 2_000_000_000;
 
 /// Those of `ranges`, which are in order, that are in `mapping`, at least in part.
-fn parts_in(mapping: PageRange, ranges: &[PageRange]) -> &[PageRange] {
+pub fn parts_in(mapping: PageRange, ranges: &[PageRange]) -> &[PageRange] {
     let first = ranges.partition_point(|range| range.end <= mapping.start);
     let count = ranges[first..].partition_point(|range| range.start < mapping.end);
     &ranges[first..first + count]

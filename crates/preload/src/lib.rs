@@ -44,6 +44,7 @@ mod refuse;
 mod remapping;
 mod requests;
 mod retry;
+mod ripening;
 mod scanner;
 mod scratch_stack;
 mod share;

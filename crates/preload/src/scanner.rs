@@ -14,11 +14,12 @@ use pagetide_pager::requests::{Completion, Request};
 use rustix::io::Errno;
 
 use crate::agent::{Agent, Threads};
-use crate::grown::each_unknown;
+use crate::grown::{each_unknown, parts_in};
 use crate::leases::Leases;
 use crate::program::Program;
 use crate::requests::{self, AUXILIARY, BELL};
 use crate::retry::Retry;
+use crate::ripening::Ripening;
 use crate::{deferral, handover};
 
 /// How often the size of the address space is looked at: bounds how much new memory can be touched
@@ -53,6 +54,8 @@ pub struct Scanner {
     looks: u32,
     growing: u32,
     last_scan_ns: u64,
+    last_program_look_ns: u64,
+    ripening: Ripening,
     leases: Leases,
     retry: Retry,
 }
@@ -70,6 +73,8 @@ impl Scanner {
             looks: 0,
             growing: 0,
             last_scan_ns: 0,
+            last_program_look_ns: 0,
+            ripening: Ripening::default(),
             leases: Leases::default(),
             retry: Retry::default(),
         }
@@ -101,6 +106,10 @@ impl Scanner {
             pager.budget.progress.ring();
         }
         crate::stacks::reap();
+        if now_ns() - self.last_program_look_ns > FULL_SCAN_NS {
+            self.last_program_look_ns = now_ns();
+            self.program.look(self.agent);
+        }
         let sizes = (self.statm.as_ref()).map_or_else(Sizes::default, procfs::sizes);
         requests::note_address_space(sizes.address_space);
         match deferral::is_on() {
@@ -123,10 +132,31 @@ impl Scanner {
     /// Registration is deferred: all that was asked to be found is the kernel's still.
     fn count(&mut self, resident: u64) {
         let wanted = requests::look_wanted();
-        if !deferral::count(&self.agent.pager, resident) {
+        let pager = &self.agent.pager;
+        if !deferral::count(pager, resident) {
             self.register_all(resident);
+        } else if pager.follows_program() {
+            self.attach_ripe(wanted.is_some());
         }
         requests::looked(wanted);
+    }
+
+    /// While registration is deferred, and the budget follows the program: attaches what has been
+    /// there for a while. New memory is the kernel's to fill.
+    fn attach_ripe(&mut self, is_wanted: bool) {
+        let now_ns = now_ns();
+        if !self.ripening.is_due(now_ns) && !is_wanted {
+            return;
+        }
+        self.last_scan_ns = now_ns;
+        let (mut fresh, mut grown) = (Vec::new(), Vec::new());
+        self.find_fresh(&mut fresh, &mut grown);
+        let pager = &self.agent.pager;
+        let ripe = self.ripening.look(&fresh, now_ns, |range, found| {
+            pager.each_populated(range, found);
+        });
+        self.attach_all(&grown);
+        self.attach_all(&ripe);
     }
 
     /// Ends the deferral. All memory is registered before the pages of any are counted, which takes
@@ -156,9 +186,6 @@ impl Scanner {
             self.looks = self.looks.max(1);
         }
         let is_due = now_ns() - self.last_scan_ns > FULL_SCAN_NS;
-        if is_due {
-            self.program.look(self.agent);
-        }
         if self.looks > 0 || is_due {
             self.looks = self.looks.saturating_sub(1);
             self.sweep();
@@ -185,11 +212,20 @@ impl Scanner {
 
     /// Looks at all mappings for anonymous memory that is not governed yet.
     fn fresh(&mut self) -> Vec<PageRange> {
-        let mut fresh: Vec<PageRange> = Vec::new();
+        let (mut fresh, mut grown) = (Vec::new(), Vec::new());
+        self.find_fresh(&mut fresh, &mut grown);
+        fresh.append(&mut grown);
+        fresh
+    }
+
+    /// The same: into `grown` goes what is in mappings that are governed in part, which is
+    /// registered already.
+    fn find_fresh(&mut self, fresh: &mut Vec<PageRange>, grown: &mut Vec<PageRange>) {
         let Some(maps) = &mut self.maps else {
-            return fresh;
+            return;
         };
-        let mut spans = self.agent.pager.managed_ranges();
+        let managed = self.agent.pager.managed_ranges();
+        let mut spans = managed.clone();
         spans.extend(self.retry.for_now(self.last_scan_ns));
         spans.sort_unstable_by_key(|s| s.start);
         let over = self.agent.config.wishes.mappings_over_bytes;
@@ -197,11 +233,14 @@ impl Scanner {
         let _ = maps.for_each(|mapping| {
             let bytes = mapping.range.pages() * PAGE_SIZE as u64;
             if mapping.backing == Backing::Anonymous && bytes > over {
-                let mut add = |piece| fresh.extend(without_edge(piece, heap_end));
+                let found = match parts_in(mapping.range, &managed).is_empty() {
+                    true => &mut *fresh,
+                    false => &mut *grown,
+                };
+                let mut add = |piece| found.extend(without_edge(piece, heap_end));
                 each_unknown(mapping.range, &spans, &mut add);
             }
         });
-        fresh
     }
 
     /// Attaches each of `ranges`; whether one of them was found to have changed meanwhile.

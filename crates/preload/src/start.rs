@@ -136,10 +136,13 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
 
 /// Whether registration is deferred, which is settled here, before the pager's threads run. A trace
 /// is of all faults, and a use of memory that is not registered cannot be seen where the need is
-/// measured or followed.
+/// measured. (A bound on all memory and a budget that follows the program move each other.)
 fn is_deferred(agent: &Agent) -> bool {
     let wishes = &agent.config.wishes;
-    let can_wait = wishes.trace.is_none() && wishes.automatic.is_none() && !wishes.measure;
+    // Before the other threads ask: a fork would not wait for whoever is about to be told.
+    pagetide_kernel::thread::processors();
+    let moves = wishes.automatic.is_some() && wishes.memory_bytes.is_some();
+    let can_wait = wishes.trace.is_none() && !wishes.measure && !moves;
     let deferred = can_wait && deferral::begin(&agent.pager);
     // Where pages are evicted in place, a huge one would go only as a whole.
     if !deferred || !agent.pager.handles().can_move() {

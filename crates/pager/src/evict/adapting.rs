@@ -1,23 +1,26 @@
 //! A budget that follows the program: the least with which it loses no more than a given share of
 //! its time to waiting for pages that were taken from it.
 //!
-//! Memory is taken little by little as long as the program hardly waits, and given back at once
-//! when it does, in the manner of senpai (Weiner et al., TMO, ASPLOS 2022), by the pager's own
-//! count of waits in the place of the kernel's pressure.
+//! Memory is taken little by little as long as the program hardly waits, in the manner of senpai
+//! (Weiner et al., TMO, ASPLOS 2022), by the pager's own count of waits in the place of the
+//! kernel's pressure. Nothing is held to what is left then: what the program wants back, or fills,
+//! it has at once.
 
-/// How often the budget may change.
+use super::cold::Allowance;
+
+/// How often it is looked what the program loses.
 pub const STEP_NS: u64 = 100_000_000;
-/// Waits are averaged over about this time before memory is taken.
+/// Losses are averaged over about this time.
 const MEMORY_NS: f64 = 1e9;
-/// The most that is taken in a step is one part in so many.
-const TAKEN_PART: f64 = 96.0;
-/// The most that is given in a step, and what is given when waits are just as long as wished.
-const GIVEN_MAX: f64 = 0.25;
-const GIVEN: f64 = 0.04;
+/// The most that is taken in a step is one part in so many of what is resident.
+const TAKEN_PART: f64 = 16.0;
+/// The most pages that are tried in a step, to see whether they are in use.
+const TRIED_MAX: f64 = 256.0;
 /// Where memory is short, one part in so many is taken at once, and for so long nothing is given
-/// but to who starves.
+/// but to who starves, so much of what it has.
 const SHORT_PART: f64 = 8.0;
 const SHORT_NS: u64 = 2_000_000_000;
+const GIVEN: f64 = 0.25;
 
 /// What a program may lose, and in which bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,10 +40,23 @@ pub struct Seen {
     pub waited_ns: u64,
     /// Processor time of its threads.
     pub cpu_ns: u64,
+    /// Processor time of the pager's.
+    pub pager_cpu_ns: u64,
+    /// Processors that it may use.
+    pub processors: u64,
     /// A thread waits for room, and there was nothing that could be evicted for it.
     pub starves: bool,
     /// It was told since the step before that memory is short where the program runs.
     pub is_short: bool,
+}
+
+/// What is to be done until the next step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Next {
+    /// The budget, in pages.
+    pub budget: u64,
+    /// What may be taken and tried within it.
+    pub allowance: Allowance,
 }
 
 /// The state of one program's budget.
@@ -70,41 +86,52 @@ impl Adapting {
             .is_none_or(|last| now_ns.saturating_sub(last.now_ns) >= STEP_NS)
     }
 
-    /// The budget from now on, in pages, where it was `budget`, `resident` are in use, and at most
+    /// What is to be done where the budget was `budget`, `resident` pages are in use, and at most
     /// `ceiling` may be.
-    pub fn step(&mut self, seen: Seen, budget: u64, resident: u64, ceiling: u64) -> u64 {
-        let Some(last) = self.last.replace(seen) else {
-            return budget;
-        };
-        let passed_ns = seen.now_ns.saturating_sub(last.now_ns).max(1) as f64;
-        let since = |now: u64, before: u64| now.saturating_sub(before) as f64 / passed_ns;
-        let parallel = since(seen.cpu_ns, last.cpu_ns).max(1.0);
-        let waits = since(seen.waited_ns, last.waited_ns) / parallel;
-        self.average += (waits - self.average) * (passed_ns / (passed_ns + MEMORY_NS));
-        let wished = self.automatic.slowdown;
+    pub fn step(&mut self, seen: Seen, budget: u64, resident: u64, ceiling: u64) -> Next {
+        let last = self.last.replace(seen).unwrap_or(seen);
+        let lost = lost(last, seen);
+        let passed_ns = (seen.now_ns - last.now_ns) as f64;
+        self.average += (lost - self.average) * (passed_ns / (passed_ns + MEMORY_NS));
         let floor = self.automatic.floor_pages.min(ceiling);
         if seen.is_short {
             self.short_ns = Some(seen.now_ns);
         }
         let was_short = (self.short_ns).is_some_and(|then| seen.now_ns - then < SHORT_NS);
         let next = if seen.starves {
-            budget.max(resident) as f64 * (1.0 + GIVEN_MAX)
+            (budget.max(resident) as f64 * (1.0 + GIVEN)) as u64
         } else if seen.is_short {
-            budget.min(resident) as f64 * (1.0 - 1.0 / SHORT_PART)
-        } else if was_short && waits > 0.0 {
-            budget as f64
-        } else if waits > 2.0 * wished || self.average > wished {
-            let most = waits.max(self.average) / wished;
-            budget as f64 * (1.0 + (GIVEN * most).min(GIVEN_MAX))
-        } else if self.average < wished / 2.0 && waits < wished && resident <= budget {
-            let ease = 1.0 - self.average / (wished / 2.0);
-            resident as f64 * (1.0 - ease / TAKEN_PART)
+            (budget.min(resident) as f64 * (1.0 - 1.0 / SHORT_PART)) as u64
+        } else if was_short {
+            budget
         } else {
-            // Also while what was taken last has not gone: it may be locked.
-            budget as f64
+            ceiling
         };
-        (next as u64).clamp(floor, ceiling)
+        let ease = 1.0 - self.average.max(lost / 2.0) / self.automatic.slowdown;
+        let most = resident as f64 / TAKEN_PART * ease.max(0.0);
+        Next {
+            budget: next.clamp(floor, ceiling),
+            allowance: Allowance {
+                taken: (most as u64).min(resident.saturating_sub(floor)),
+                tried: (TRIED_MAX * ease.max(0.0)) as u64,
+            },
+        }
     }
+}
+
+/// The share of its time that a program has lost from `last` to `seen`: what its threads waited,
+/// and what the pager's threads used of processors that it would have used itself.
+fn lost(last: Seen, seen: Seen) -> f64 {
+    let passed_ns = seen.now_ns.saturating_sub(last.now_ns);
+    if passed_ns == 0 {
+        return 0.0;
+    }
+    let since = |now: u64, before: u64| now.saturating_sub(before) as f64 / passed_ns as f64;
+    let own = since(seen.cpu_ns, last.cpu_ns);
+    let pagers = since(seen.pager_cpu_ns, last.pager_cpu_ns);
+    let idle = (seen.processors as f64 - own - pagers).max(0.0);
+    let waited = since(seen.waited_ns, last.waited_ns);
+    (waited + pagers * (1.0 - idle).max(0.0)) / own.max(1.0)
 }
 
 #[cfg(test)]
@@ -112,92 +139,124 @@ mod tests {
     use super::*;
 
     const CEILING: u64 = 100_000;
+    const RESIDENT: u64 = 64_000;
+    const FLOOR: u64 = 4096;
     const BEGIN: Seen = Seen {
         now_ns: 1,
         waited_ns: 0,
         cpu_ns: 0,
+        pager_cpu_ns: 0,
+        processors: 2,
         starves: false,
         is_short: false,
     };
 
-    /// Runs a program for so many steps, that waits for a share of its time by its budget.
-    fn run(adapting: &mut Adapting, budget: u64, steps: u64, waits: impl Fn(u64) -> f64) -> u64 {
-        let (mut budget, mut seen) = (budget, adapting.last);
-        for _ in 0..steps {
-            let before = seen.unwrap_or(BEGIN);
-            let now = Seen {
-                now_ns: before.now_ns + STEP_NS,
-                waited_ns: before.waited_ns + (STEP_NS as f64 * waits(budget)) as u64,
-                cpu_ns: before.cpu_ns + STEP_NS,
-                ..BEGIN
-            };
-            assert!(adapting.is_due(now.now_ns));
-            budget = adapting.step(now, budget, budget.min(80_000), CEILING);
-            seen = Some(now);
-        }
-        budget
-    }
-
+    /// One whose program has run for a moment.
     fn adapting() -> Adapting {
-        Adapting::new(Automatic {
+        let mut adapting = Adapting::new(Automatic {
             slowdown: 0.1,
-            floor_pages: 4096,
-        })
+            floor_pages: FLOOR,
+        });
+        adapting.step(BEGIN, CEILING, RESIDENT, CEILING);
+        adapting
+    }
+
+    /// What was seen a step later, of a program that keeps a processor busy and waits for so much
+    /// of its time, in percent.
+    fn later(last: Seen, waits: u64) -> Seen {
+        Seen {
+            now_ns: last.now_ns + STEP_NS,
+            waited_ns: last.waited_ns + STEP_NS / 100 * waits,
+            cpu_ns: last.cpu_ns + STEP_NS,
+            ..BEGIN
+        }
+    }
+
+    /// Runs a program that waits for so much of its time for so many steps.
+    fn run(adapting: &mut Adapting, steps: u64, waits: u64) -> Next {
+        let mut next = None;
+        for _ in 0..steps {
+            let seen = later(adapting.last.unwrap(), waits);
+            assert!(adapting.is_due(seen.now_ns));
+            next = Some(adapting.step(seen, CEILING, RESIDENT, CEILING));
+        }
+        next.unwrap()
     }
 
     #[test]
-    fn a_program_that_never_waits_comes_to_the_floor() {
-        assert_eq!(run(&mut adapting(), CEILING, 600, |_| 0.0), 4096);
+    fn of_a_program_that_never_waits_a_part_is_taken_and_its_budget_is_the_ceiling() {
+        let next = run(&mut adapting(), 20, 0);
+        assert_eq!(next.budget, CEILING);
+        assert_eq!(next.allowance.taken, RESIDENT / TAKEN_PART as u64);
+        assert_eq!(next.allowance.tried, TRIED_MAX as u64);
     }
 
     #[test]
-    fn one_that_waits_comes_to_where_it_waits_as_is_wished_and_back_when_it_needs_more() {
-        // The fewer pages it has below so many, the longer it waits.
-        let needs = |pages: f64| move |budget: u64| (1.0 - budget as f64 / pages).max(0.0);
+    fn nothing_is_taken_below_the_floor() {
         let mut adapting = adapting();
-        let budget = run(&mut adapting, CEILING, 300, needs(50_000.0));
-        assert!((42_000..52_000).contains(&budget), "{budget}");
-        let budget = run(&mut adapting, budget, 30, needs(80_000.0));
-        assert!((68_000..90_000).contains(&budget), "{budget}");
-    }
-
-    #[test]
-    fn what_does_not_go_is_not_taken_from_and_who_starves_is_given() {
-        let mut adapting = adapting();
-        let mut seen = BEGIN;
-        let mut step = |budget, starves| {
-            seen.now_ns += STEP_NS;
-            seen.starves = starves;
-            adapting.step(seen, budget, 60_000, CEILING)
+        let mut step = |resident| {
+            let seen = later(adapting.last.unwrap(), 0);
+            adapting.step(seen, CEILING, resident, CEILING).allowance
         };
-        assert_eq!(step(50_000, false), 50_000);
-        assert_eq!(step(50_000, false), 50_000);
-        assert_eq!(step(50_000, true), 75_000);
+        assert_eq!(step(FLOOR + 10).taken, 10);
+        assert_eq!(step(FLOOR - 10).taken, 0);
+    }
+
+    #[test]
+    fn nothing_is_taken_or_tried_where_it_waits_as_is_wished_until_it_waits_less() {
+        let mut adapting = adapting();
+        assert_eq!(run(&mut adapting, 60, 11).allowance.tried, 0);
+        assert_eq!(run(&mut adapting, 1, 11).allowance.taken, 0);
+        let half = run(&mut adapting, 60, 5).allowance.taken;
+        let most = RESIDENT / TAKEN_PART as u64;
+        assert!((most * 4 / 10..most * 6 / 10).contains(&half), "{half}");
+        // Many waits all at once count before their average does.
+        assert_eq!(run(&mut adapting, 1, 20).allowance.taken, 0);
+        assert!(run(&mut adapting, 60, 0).allowance.taken > most * 9 / 10);
+    }
+
+    #[test]
+    fn what_the_pager_uses_is_lost_where_no_processor_is_idle() {
+        let last = BEGIN;
+        let busy = |processors, pager_cpu_ns| Seen {
+            pager_cpu_ns,
+            processors,
+            ..later(last, 0)
+        };
+        assert_eq!(lost(last, busy(1, STEP_NS / 5)), 0.2);
+        assert_eq!(lost(last, busy(3, STEP_NS / 5)), 0.0);
+        let alone = lost(last, busy(2, STEP_NS / 5));
+        assert!((0.03..0.05).contains(&alone), "{alone}");
+    }
+
+    #[test]
+    fn waits_of_many_threads_are_shared_by_them() {
+        let seen = Seen {
+            cpu_ns: 4 * STEP_NS,
+            waited_ns: STEP_NS,
+            processors: 8,
+            ..later(BEGIN, 0)
+        };
+        assert_eq!(lost(BEGIN, seen), 0.25);
     }
 
     #[test]
     fn where_memory_is_short_an_eighth_goes_at_once_and_only_who_starves_is_given_for_a_while() {
         let mut adapting = adapting();
-        let mut seen = BEGIN;
         let mut step = |budget, is_short, starves| {
-            seen.now_ns += STEP_NS;
-            // Half of its time.
-            seen.waited_ns += STEP_NS / 2;
-            (seen.is_short, seen.starves) = (is_short, starves);
-            adapting.step(seen, budget, budget, CEILING)
+            let seen = Seen {
+                is_short,
+                starves,
+                ..later(adapting.last.unwrap(), 50)
+            };
+            adapting.step(seen, budget, budget, CEILING).budget
         };
-        step(40_000, false, false);
         assert_eq!(step(40_000, true, false), 35_000);
         assert_eq!(step(35_000, false, false), 35_000);
         assert_eq!(step(35_000, false, true), 43_750);
         for _ in 0..SHORT_NS / STEP_NS {
             step(35_000, false, false);
         }
-        assert!(step(35_000, false, false) > 35_000);
-    }
-
-    #[test]
-    fn one_that_always_waits_comes_to_the_ceiling() {
-        assert_eq!(run(&mut adapting(), 10_000, 60, |_| 0.5), CEILING);
+        assert_eq!(step(35_000, false, false), CEILING);
     }
 }

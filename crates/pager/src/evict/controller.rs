@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use pagetide_kernel::memory::BatchDropper;
 use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
-use pagetide_kernel::thread::{Urgency, set_urgency};
+use pagetide_kernel::thread::{Urgency, processors, set_urgency};
 use pagetide_kernel::{PageNumber, PageRange};
 use pagetide_store::{Page, StoreError};
 
 use super::adapting::{Adapting, STEP_NS};
 use super::batch::Batch;
+use super::cold::ColdMemory;
 use super::health::{STALL_LIMIT, StoreHealth};
 use super::staging::{BATCH_PAGES, RUN_PAGES};
 use crate::address_space::throttle::KeptSince;
@@ -58,18 +59,20 @@ pub struct Evictor<'p> {
     pub(super) health: StoreHealth,
     /// The reserve fell below its low-water mark and has not reached the high one since.
     refilling: bool,
-    place: Box<dyn Place>,
+    pub(super) place: Box<dyn Place>,
     /// Since when rounds have found nothing to evict, and how many have.
     pub(super) stuck_since: Option<(u64, u32)>,
     kept_since: KeptSince,
     pub(super) rounds: Rounds,
     pub(super) adapting: Option<Adapting>,
+    pub(super) cold: ColdMemory,
+    pub(super) processors: u64,
 }
 
 impl<'p> Evictor<'p> {
     /// Ready to run; preallocates.
     pub fn new(pager: &'p Pager) -> Evictor<'p> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = processors();
         let by_signal = pager.ownership == Ownership::SignalRegion;
         Evictor {
             pager,
@@ -84,6 +87,8 @@ impl<'p> Evictor<'p> {
             kept_since: None,
             rounds: Rounds::default(),
             adapting: pager.automatic.map(Adapting::new),
+            cold: ColdMemory::default(),
+            processors: processors as u64,
         }
     }
 
@@ -143,7 +148,7 @@ impl<'p> Evictor<'p> {
         pager.budget.work.wait(seen, Some(timeout));
     }
 
-    fn end_turn(&mut self, is_idle: bool) {
+    pub(super) fn end_turn(&mut self, is_idle: bool) {
         let pager = self.pager;
         let turn = Turn {
             now_ns: now_ns(),
@@ -165,6 +170,7 @@ impl<'p> Evictor<'p> {
         self.adapt();
         self.pager.divide_memory();
         match self.need_in_share() {
+            0 if self.take_cold() => Round::Evicted,
             0 => {
                 self.health.note_well();
                 Round::Idle

@@ -3,6 +3,7 @@
 pub mod adapting;
 pub(crate) mod batch;
 mod bounding;
+mod cold;
 pub mod controller;
 mod following;
 pub(crate) mod health;

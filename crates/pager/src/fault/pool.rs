@@ -8,7 +8,7 @@ use std::time::Duration;
 use pagetide_kernel::PageNumber;
 use pagetide_kernel::own::Mapping;
 use pagetide_kernel::sync::now_ns;
-use pagetide_kernel::thread::{call_on_stack, set_signal_mask};
+use pagetide_kernel::thread::{call_on_stack, processors, set_signal_mask};
 
 use super::handler::{Fault, Handler, Outcome};
 use crate::handles::{StartError, system};
@@ -70,7 +70,7 @@ unsafe impl Send for HandlerPool {}
 impl HandlerPool {
     /// Enough handlers for twice as many threads as there are processors; preallocated.
     pub fn new(pager: Arc<Pager>) -> Result<HandlerPool, StartError> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = processors();
         // SAFETY: the pool keeps the pager alive and drops the handlers first.
         let borrowed: &'static Pager = unsafe { &*Arc::as_ptr(&pager) };
         let handlers = (0..(2 * cores).clamp(4, 64))

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use pagetide_kernel::sync::{now_ns, thread_cpu_ns};
+use pagetide_kernel::thread::processors;
 use pagetide_kernel::wait::wait_for;
 use rustix::event::{PollFd, PollFlags};
 
@@ -52,7 +53,7 @@ pub struct FaultThread<'p> {
 impl<'p> FaultThread<'p> {
     /// Ready to run; preallocates.
     pub fn new(pager: &'p Pager) -> Result<FaultThread<'p>, StartError> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let processors = processors();
         let by_signal = pager.ownership == Ownership::SignalRegion;
         Ok(FaultThread {
             pager,
