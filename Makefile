@@ -20,7 +20,7 @@ TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
 
-.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick test-serve demo soak bench-first bench-programs python test-python lint-python deb test-deb dist fmt lint shape msrv deny miri fuzz clean toolchain
+.PHONY: build install uninstall capi install-capi test test-full test-programs test-kernels test-kernels-quick test-serve demo soak bench-first bench-programs python test-python test-python-free-threaded lint-python deb test-deb dist fmt lint shape msrv deny miri fuzz clean toolchain
 
 build: toolchain
 	$(CARGO) build --release --workspace
@@ -108,6 +108,10 @@ python:
 test-python:
 	@{ CARGO="$(CARGO)" ./python/build.sh "$(abspath $(TARGET))" $(PYTHON_PROFILE) "$(PYTHON)" && \
 	    ./python/test.sh "$(abspath $(TARGET))" "$(PYTHON)" $(PYTEST_OPTIONS); } || test $$? = 77
+
+# The same with a free-threaded interpreter, which is built first where there is none.
+test-python-free-threaded:
+	@python=$$(./python/free-threaded.sh "$(abspath $(TARGET))") && $(MAKE) test-python PYTHON="$$python" || test $$? = 77
 
 # A Debian package in $(TARGET)/packages, of what is built in BUILD. Exit code 77 of the scripts: it cannot be done here.
 BUILD ?= $(RELEASE)

@@ -11,12 +11,12 @@ environment=$target/python-environment
 
 rm -rf "$environment"
 "$python" -m venv "$environment" &&
-    "$environment/bin/pip" install -q "$target"/wheels/*.whl pytest || {
+    "$environment/bin/pip" install -q --prefer-binary "$target"/wheels/*.whl pytest || {
     echo "SKIPPED: python: numpy or pytest cannot be installed (no network? set PIP_FIND_LINKS)" >&2
     exit 77
 }
 for extra in pandas pyarrow mypy "pyright[nodejs]"; do
-    "$environment/bin/pip" install -q "$extra" 2>/dev/null ||
+    "$environment/bin/pip" install -q --prefer-binary "$extra" 2>/dev/null ||
         echo "SKIPPED: python: tests with $extra: it cannot be installed" >&2
 done
 # Not from here: what is tested is what was installed.

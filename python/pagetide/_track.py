@@ -282,7 +282,9 @@ def snapshot(
         snapshotter = Snapshotter(incremental=True, extra_memory=None, **arrays)
         _kept[key] = snapshotter
         for owner in owners.values():
-            weakref.finalize(owner, _release_address, owner.address).atexit = False
+            at_its_end = weakref.finalize(owner, _release_address, owner.address)
+            # Older type checkers take it for a name that is not there.
+            setattr(at_its_end, "atexit", False)
     taken = snapshotter.snapshot(path, since)
     if wait:
         taken.wait(progress)
