@@ -37,7 +37,7 @@ fn limit_run(pid: u32, path: &Path, size: Size, timeout: Duration) -> Result<u8,
         let now = Shares::read(path).map_err(failure)?;
         if now.is_kept() {
             eprintln!(
-                "pagetide: run {pid}: budget {}, of which {} processes have {}",
+                "pagetide: run {pid}: budget {}, of which its processes ({}) have {}",
                 Bytes(bytes_of(now.budget)),
                 now.parts.len(),
                 Bytes(bytes_of(now.granted()))

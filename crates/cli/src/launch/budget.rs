@@ -92,8 +92,9 @@ fn resident(options: &Run, available: u64) -> Result<(u64, Option<Automatic>), F
         Resident::Fixed(size) => return Ok((size.resolve(available), None)),
         Resident::Automatic { slowdown } => slowdown,
     };
-    let floor = options.floor.unwrap_or(FLOOR).resolve(available);
     let ceiling = options.ceiling.unwrap_or(CEILING).resolve(available);
+    let usual_floor = FLOOR.resolve(available).min(ceiling);
+    let floor = (options.floor).map_or(usual_floor, |floor| floor.resolve(available));
     if options.per_run {
         return usage(
             "--resident auto follows each process by itself, with --per-run the budget is the \

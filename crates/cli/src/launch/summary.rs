@@ -37,7 +37,7 @@ pub fn line(governed: &[Governed]) -> Option<String> {
         Bytes(most(|s| s.resident_bytes_max)),
         Bytes(most(|s| s.store_bytes_max)),
     );
-    let stalled = all.iter().map(|s| s.stalled()).fold(0.0, f64::max);
+    let stalled = Statistics::stalled_together(all.iter().copied());
     if sum(|s| s.faults) > 0 {
         let _ = write!(
             line,
@@ -53,24 +53,33 @@ pub fn line(governed: &[Governed]) -> Option<String> {
     Some(line)
 }
 
-/// What budget would have been enough for each of the processes, if it was not.
+/// What budget would have been enough, if it was not. Nobody knows what several processes with one
+/// budget need together.
 fn enough(governed: &[Governed]) -> Option<String> {
-    let readings = || governed.iter().map(|process| &process.reading);
-    let measured = readings().filter_map(|reading| Need::of(reading.measured.as_ref()?));
+    let measured = governed.iter();
+    let measured = measured.filter_map(|process| Need::of(process.reading.measured.as_ref()?));
     if let Some(bytes) = measured.map(|need| need.recommended_bytes()).max() {
+        let each = match governed.len() {
+            1 => "",
+            _ => "--per-process ",
+        };
         return Some(format!(
-            "; --resident {}M would be enough",
+            "; {each}--resident {}M would be enough",
             bytes.div_ceil(1 << 20)
         ));
     }
-    let evicted = readings().filter(|reading| reading.statistics.evictions > 0);
-    let most = evicted
-        .map(|reading| reading.statistics.managed_bytes_max)
-        .max()?;
-    Some(format!(
-        "; nothing is evicted with {} (--measure tells how much less is enough)",
-        Bytes(most)
-    ))
+    let [only] = governed else {
+        return None;
+    };
+    let s = &only.reading.statistics;
+    // With a budget that follows it, pages leave that had room.
+    let most = s.managed_bytes_max;
+    (s.evictions > 0 && most > s.budget_bytes.max(s.run_budget_bytes)).then(|| {
+        format!(
+            "; nothing is evicted with {} (--measure tells how much less is enough)",
+            Bytes(most)
+        )
+    })
 }
 
 #[cfg(test)]
@@ -90,6 +99,23 @@ mod tests {
         governed.push(process(10, None, ""));
         let of_two = line(&governed).unwrap();
         assert!(of_two.starts_with("2 processes, largest 560 MiB in all: resident 255 MiB"));
+        assert!(of_two.ends_with("10 k written back"), "{of_two}");
+    }
+
+    #[test]
+    fn of_several_processes_all_time_counts_and_nothing_is_said_of_a_budget_that_was_not_used_up() {
+        let mut governed = vec![process(9, None, ""), process(10, None, "")];
+        let second = &mut governed[1].reading.statistics;
+        (second.refault_seconds, second.fetches) = (0.0, 0);
+        let both = Statistics::stalled_together(governed.iter().map(|p| &p.reading.statistics));
+        let first = governed[0].reading.statistics.stalled();
+        assert!(0.3 * first < both && both < 0.9 * first, "{both}, {first}");
+        let stalled = format!("{:.0} % of the time", 100.0 * both);
+        assert!(line(&governed).unwrap().contains(&stalled));
+        let statistics = &mut governed[0].reading.statistics;
+        statistics.budget_bytes = statistics.managed_bytes_max;
+        let of_one = line(&governed[..1]).unwrap();
+        assert!(!of_one.contains("nothing is evicted"), "{of_one}");
     }
 
     #[test]

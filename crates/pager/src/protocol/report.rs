@@ -148,13 +148,25 @@ impl Statistics {
     /// it, or for room, the share that they waited: from 0 to 1. A fault's way to the pager and
     /// back, which is not seen, is taken to be 5 us.
     pub fn stalled(&self) -> f64 {
-        let delivery = self.fetches as f64 * DELIVERY_NS as f64 / 1e9;
-        let own = self.fault_thread_cpu_seconds + self.evictor_cpu_seconds;
-        let (waited, ran) = (self.refault_seconds + delivery, self.cpu_seconds - own);
+        Statistics::stalled_together([self])
+    }
+
+    /// The same of several processes taken together.
+    pub fn stalled_together<'a>(all: impl IntoIterator<Item = &'a Statistics>) -> f64 {
+        let times = all.into_iter().map(Statistics::waited_and_ran);
+        let (waited, ran) = times.fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         match waited > 0.0 {
-            true => waited / (waited + ran.max(0.0)),
+            true => waited / (waited + ran),
             false => 0.0,
         }
+    }
+
+    /// For how long its threads waited, and for how long they ran, in seconds.
+    fn waited_and_ran(&self) -> (f64, f64) {
+        let delivery = self.fetches as f64 * DELIVERY_NS as f64 / 1e9;
+        let own = self.fault_thread_cpu_seconds + self.evictor_cpu_seconds;
+        let ran = (self.cpu_seconds - own).max(0.0);
+        (self.refault_seconds + delivery, ran)
     }
 
     /// Pages of streams that were read ahead: all but those of blocks and pointers.
