@@ -202,23 +202,21 @@ impl ColdMemory {
         });
         region.round = round;
         match region.tried {
-            Some(page) if memory.whereabouts(page) == Whereabouts::Out => {
-                if now_ns.saturating_sub(region.at_ns) >= COLD_NS {
-                    step.cold.push((region.at_ns, number, there));
-                    region.alone_ns = ALONE_NS;
-                }
-            }
-            Some(_) => {
+            Some(page) if memory.whereabouts(page) != Whereabouts::Out => {
                 region.tried = None;
                 region.at_ns = now_ns + region.alone_ns;
                 region.alone_ns = (2 * region.alone_ns).min(ALONE_MAX_NS);
+            }
+            Some(_) if now_ns.saturating_sub(region.at_ns) >= COLD_NS => {
+                step.cold.push((region.at_ns, number, there));
+                region.alone_ns = ALONE_NS;
             }
             None if now_ns >= region.at_ns && step.left.tried > 0 => {
                 step.left.tried -= 1;
                 (region.tried, region.at_ns) = (Some(any), now_ns);
                 self.going.push(any);
             }
-            None => {}
+            _ => {}
         }
     }
 }
