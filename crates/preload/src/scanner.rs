@@ -106,7 +106,7 @@ impl Scanner {
             pager.budget.progress.ring();
         }
         crate::stacks::reap();
-        if now_ns() - self.last_program_look_ns > FULL_SCAN_NS {
+        if now_ns().saturating_sub(self.last_program_look_ns) > FULL_SCAN_NS {
             self.last_program_look_ns = now_ns();
             self.program.look(self.agent);
         }

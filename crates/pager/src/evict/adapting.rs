@@ -91,13 +91,14 @@ impl Adapting {
     pub fn step(&mut self, seen: Seen, budget: u64, resident: u64, ceiling: u64) -> Next {
         let last = self.last.replace(seen).unwrap_or(seen);
         let lost = lost(last, seen);
-        let passed_ns = (seen.now_ns - last.now_ns) as f64;
+        let passed_ns = seen.now_ns.saturating_sub(last.now_ns) as f64;
         self.average += (lost - self.average) * (passed_ns / (passed_ns + MEMORY_NS));
         let floor = self.automatic.floor_pages.min(ceiling);
         if seen.is_short {
             self.short_ns = Some(seen.now_ns);
         }
-        let was_short = (self.short_ns).is_some_and(|then| seen.now_ns - then < SHORT_NS);
+        let was_short =
+            (self.short_ns).is_some_and(|then| seen.now_ns.saturating_sub(then) < SHORT_NS);
         let next = if seen.starves {
             (budget.max(resident) as f64 * (1.0 + GIVEN)) as u64
         } else if seen.is_short {
