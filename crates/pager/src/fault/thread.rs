@@ -83,7 +83,7 @@ impl<'p> FaultThread<'p> {
             let worked = self.turn();
             let now = now_ns();
             self.pager.budget.end_loan(now);
-            if now - self.last_note_ns > NOTE_NS {
+            if now.saturating_sub(self.last_note_ns) > NOTE_NS {
                 self.last_note_ns = now;
                 self.note();
             }
@@ -94,10 +94,11 @@ impl<'p> FaultThread<'p> {
                 continue;
             }
             let shares = self.pager.placement.shares_processor();
-            if shares && now - last_work_ns < YIELD_NS && yields < YIELDS {
+            if shares && now.saturating_sub(last_work_ns) < YIELD_NS && yields < YIELDS {
                 yields += 1;
                 std::thread::yield_now();
-            } else if shares || !self.spins || !self.spin.goes_on(now - last_work_ns) {
+            } else if shares || !self.spins || !self.spin.goes_on(now.saturating_sub(last_work_ns))
+            {
                 // On the program's own processor, looking on only keeps the program from its next
                 // fault.
                 self.spin.sleeps();
