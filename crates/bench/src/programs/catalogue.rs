@@ -52,25 +52,26 @@ impl Need {
 
 macro_rules! file {
     ($name:literal) => {
-        File {
+        $crate::programs::catalogue::File {
             name: $name,
             text: include_str!(concat!("../../programs/", $name)),
         }
     };
 }
+pub(super) use file;
 
-const fn command(name: &'static str) -> Need {
+pub(super) const fn command(name: &'static str) -> Need {
     Need::Command {
         name,
         package: name,
     }
 }
 
-const NODE: Need = Need::Command {
+pub(super) const NODE: Need = Need::Command {
     name: "node",
     package: "nodejs",
 };
-const JAVA: &[Need] = &[Need::Command {
+pub(super) const JAVA: &[Need] = &[Need::Command {
     name: "javac",
     package: "default-jdk-headless",
 }];
@@ -78,10 +79,10 @@ const SORT: Need = Need::Command {
     name: "sort",
     package: "coreutils",
 };
-const PYTHON: Need = Need::PYTHON;
+pub(super) const PYTHON: Need = Need::PYTHON;
 const CPP: &[Need] = &[command("g++")];
 
-const SCRIPT: Program = Program {
+pub(super) const SCRIPT: Program = Program {
     name: "",
     what: "",
     size: 0,
@@ -101,7 +102,22 @@ const HEAP: Program = Program {
     ..SCRIPT
 };
 
-/// All of them.
+/// A redis-server that saves nothing by itself.
+pub(super) const REDIS: [&str; 11] = [
+    "redis-server",
+    "--port",
+    "0",
+    "--unixsocket",
+    "{dir}/socket",
+    "--dir",
+    "{dir}",
+    "--save",
+    "",
+    "--appendonly",
+    "no",
+];
+
+/// All of them but the [services](super::services).
 pub static PROGRAMS: [Program; 15] = [
     Program {
         name: "python-sort",
@@ -227,19 +243,7 @@ pub static PROGRAMS: [Program; 15] = [
         size: 500_000,
         needs: &[PYTHON, command("redis-server")],
         files: &[file!("redis_client.py")],
-        command: &[
-            "redis-server",
-            "--port",
-            "0",
-            "--unixsocket",
-            "{dir}/socket",
-            "--dir",
-            "{dir}",
-            "--save",
-            "",
-            "--appendonly",
-            "no",
-        ],
+        command: &REDIS,
         client: &[
             "{python}",
             "{dir}/redis_client.py",
@@ -321,12 +325,14 @@ pub static PROGRAMS: [Program; 15] = [
 
 #[cfg(test)]
 mod tests {
+    use super::super::services::SERVICES;
     use super::*;
 
     #[test]
     fn programs_are_told_apart_and_say_how_much() {
-        for (index, program) in PROGRAMS.iter().enumerate() {
-            assert!(!PROGRAMS[..index].iter().any(|p| p.name == program.name));
+        let all = || PROGRAMS.iter().chain(&SERVICES);
+        for (index, program) in all().enumerate() {
+            assert!(!all().take(index).any(|p| p.name == program.name));
             let words = [program.command, program.client].concat();
             let sized = words.iter().any(|word| word.contains("{size}"));
             assert!(sized || program.lines, "{}", program.name);
@@ -336,7 +342,8 @@ mod tests {
 
     #[test]
     fn files_are_short_enough_to_be_read() {
-        for file in PROGRAMS.iter().flat_map(|program| program.files) {
+        let all = PROGRAMS.iter().chain(&SERVICES);
+        for file in all.flat_map(|program| program.files) {
             assert!(file.text.lines().count() < 70, "{}", file.name);
         }
     }

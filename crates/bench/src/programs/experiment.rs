@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::catalogue::{PROGRAMS, Program};
+use super::catalogue::Program;
 use super::findings::Findings;
 use super::inputs::{Ready, prepare};
 use super::kernel_swap::KernelSwap;
@@ -26,9 +26,9 @@ use crate::undo;
 /// Does what the plan says and prints it; says on stderr what cannot be measured.
 pub fn run(plan: &Plan) -> Result<()> {
     if plan.list {
-        return std::io::stdout().write_all(report::list().as_bytes());
+        return std::io::stdout().write_all(report::list(plan.catalogue()).as_bytes());
     }
-    let programs = chosen(&plan.only)?;
+    let programs = chosen(plan.catalogue(), &plan.only)?;
     undo::arm()?;
     // Before a measurement of an hour, not after it.
     let to_stdout = plan.json.as_deref() == Some(Path::new("-"));
@@ -64,19 +64,20 @@ fn create(path: &Path) -> Result<File> {
     })
 }
 
-/// The programs of these names, or all.
-fn chosen(names: &[String]) -> Result<Vec<&'static Program>> {
+/// Those of `all` that have these names, or all.
+fn chosen(all: &'static [Program], names: &[String]) -> Result<Vec<&'static Program>> {
     if let Some(unknown) = names
         .iter()
-        .find(|name| PROGRAMS.iter().all(|p| p.name != **name))
+        .find(|name| all.iter().all(|p| p.name != **name))
     {
-        let known = PROGRAMS.each_ref().map(|program| program.name).join(", ");
+        let known = all.iter().map(|program| program.name);
+        let known = known.collect::<Vec<_>>().join(", ");
         return Err(Usage::error(format!(
             "--only: there is no program '{unknown}'; there are {known}"
         )));
     }
     let wanted = |program: &&Program| names.is_empty() || names.iter().any(|n| n == program.name);
-    Ok(PROGRAMS.iter().filter(wanted).collect())
+    Ok(all.iter().filter(wanted).collect())
 }
 
 struct Bench<'a> {

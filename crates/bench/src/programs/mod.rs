@@ -16,5 +16,6 @@ mod relief;
 mod report;
 mod results;
 mod run;
+mod services;
 mod tools;
 mod watch;

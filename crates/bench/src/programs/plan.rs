@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Serialize, Serializer};
 
+use super::catalogue::{PROGRAMS, Program};
+use super::services::SERVICES;
 use crate::arguments::{bytes, runs, share};
 
 /// What to measure.
@@ -18,6 +20,10 @@ pub struct Plan {
     /// Each is measured so many times, in turns; the median counts
     #[arg(long, default_value_t = 3, value_parser = runs())]
     pub runs: usize,
+    /// Instead of the programs, six services, which keep values and answer requests: most of what
+    /// they keep is seldom asked for
+    #[arg(long)]
+    pub services: bool,
     /// Only these programs, separated by commas; --list names them
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
@@ -68,6 +74,16 @@ pub struct Plan {
     /// The pagetide command; default: the one beside this executable
     #[arg(long)]
     pub pagetide: Option<PathBuf>,
+}
+
+impl Plan {
+    /// What there is to choose from.
+    pub fn catalogue(&self) -> &'static [Program] {
+        match self.services {
+            true => &SERVICES,
+            false => &PROGRAMS,
+        }
+    }
 }
 
 /// The memory a program may have.

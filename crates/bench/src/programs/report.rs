@@ -1,17 +1,17 @@
 //! What `programs` tells people: for each bound a table of times, a table of pages and the means,
 //! and a picture.
-use super::catalogue::PROGRAMS;
+use super::catalogue::Program;
 use super::findings::Findings;
 use super::plan::Bound;
 use super::results::{Mean, Measured, Results, Row, Side, Summary};
 use crate::plot::bars;
 use crate::report::{Table, cell, mib};
 
-/// The programs there are.
-pub fn list() -> String {
+/// A line for each program.
+pub fn list(programs: &[Program]) -> String {
     let mut table = Table::new(&["program"]);
-    for program in &PROGRAMS {
-        table.row([format!("{:<12}  {}", program.name, program.what)]);
+    for program in programs {
+        table.row([format!("{:<17}  {}", program.name, program.what)]);
     }
     table.to_string()
 }
