@@ -5,9 +5,10 @@ use pagetide_pager::measure::forecast::Forecast;
 use pagetide_pager::protocol::measured::Measured;
 use serde::Serialize;
 
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
 use crate::size::{Bytes, Count, Nanoseconds, PAGE_BYTES};
 use crate::table::Table;
+use crate::text::printable;
 
 /// Memory is recommended with which a program takes so much of its time.
 const SLOWDOWN: f64 = 1.1;

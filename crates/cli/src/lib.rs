@@ -32,6 +32,7 @@ pub mod runs;
 pub mod serving;
 pub mod size;
 pub mod table;
+pub mod text;
 pub mod top;
 
 use std::io::Write as _;

@@ -25,8 +25,9 @@ use serde::Serialize;
 
 use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
 use crate::size::Nanoseconds;
+use crate::text::printable;
 use crate::{runs, serving};
 
 /// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that

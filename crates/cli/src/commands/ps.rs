@@ -1,9 +1,10 @@
 //! `pagetide ps`: the governed processes, and those that serve pages.
 use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
 use crate::size::{Bytes, Count, Nanoseconds};
 use crate::table::Table;
+use crate::text::printable;
 use crate::{runs, serving};
 
 use super::served;

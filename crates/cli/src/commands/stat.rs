@@ -8,10 +8,11 @@ use crate::bases::Bases;
 use crate::control;
 use crate::curve::{self, Need};
 use crate::exit::{Exit, Failure};
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
 use crate::plot;
 use crate::serving;
 use crate::size::{Bytes, Count};
+use crate::text::printable;
 
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);

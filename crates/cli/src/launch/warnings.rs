@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use pagetide_pager::report::Statistics;
 
-use crate::governed::{Governed, living, printable};
+use crate::governed::{Governed, living};
 use crate::size::{Bytes, PAGE_BYTES};
+use crate::text::printable;
 
 /// How often the ledgers of a run are looked at.
 pub const INTERVAL: Duration = Duration::from_secs(1);

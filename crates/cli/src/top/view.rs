@@ -11,8 +11,9 @@ use ratatui::widgets::{
 
 use super::state::{Row, Server, State};
 use crate::commands::served::ahead;
-use crate::governed::{bound_of, printable};
+use crate::governed::bound_of;
 use crate::size::{Bytes, Count, Nanoseconds};
+use crate::text::printable;
 
 /// Characters of the bar in the table.
 const BAR_CHARS: usize = 7;
