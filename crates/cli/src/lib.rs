@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod args;
 pub mod bases;
+pub mod bound;
 pub mod candidates;
 pub mod commands;
 pub mod container;

@@ -46,7 +46,9 @@ pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
     }
     match runs::of_launcher(pid, bases).as_deref() {
         None => Err(failure(format!(
-            "process {pid} is not one of Pagetide's that you may see; list them with `pagetide ps`"
+            "process {pid} is not one of Pagetide's that you may see{}; list them with `pagetide \
+             ps`",
+            bases.place()
         ))),
         Some([]) => Err(failure(format!(
             "process {pid} is a `pagetide run` that governs no process yet or any more; list \
@@ -62,7 +64,7 @@ pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
                 })
                 .collect();
             Err(failure(format!(
-                "process {pid} is a `pagetide run` that governs several; name one of them: {}",
+                "run {pid} has several processes; name one of them: {}",
                 named.join(", ")
             )))
         }
