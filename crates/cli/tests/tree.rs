@@ -295,6 +295,9 @@ fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
         stat.contains("(its part of the run's 12 MiB, limited to 1 MiB, "),
         "{stat}"
     );
+    pagetide(&["limit", &one.to_string(), "1G"], LIMIT)
+        .expect_code(0)
+        .expect_told("all of the run's 12 MiB");
     std::fs::write(here.join("end"), "").expect("a file");
     let outcome = running.finish(LIMIT);
     outcome.expect_code(0);

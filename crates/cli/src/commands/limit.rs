@@ -95,6 +95,7 @@ pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u
             format!("{limit} {}", Bytes(statistics.limit_bytes())),
             limited,
         ),
+        run if bytes >= run => (format!("all of the run's {}", Bytes(run)), limited),
         run => (
             format!("at most {} of the run's {}", Bytes(bytes), Bytes(run)),
             limited,
