@@ -54,7 +54,7 @@ pub enum Command {
         #[command(flatten)]
         bases: Bases,
     },
-    /// Show everything known of one process
+    /// Show everything known of one process, or list those of a run
     #[command(after_help = exit::OF_PROCESSES)]
     Stat {
         /// Process ID, as `pagetide ps` lists it, or that of its `pagetide run`
@@ -364,19 +364,21 @@ pub struct Run {
     /// Where the run is kept
     #[command(flatten)]
     pub bases: Bases,
-    /// Say nothing on stderr except errors
+    /// Say nothing on stderr except errors. Else a line tells at the end how it went, where stderr
+    /// is a terminal, and with --stats
     #[arg(long, short)]
     pub quiet: bool,
     /// Become the program instead of waiting for it: for service managers, which then see the
     /// program's own process ID. Nothing is written at its end: not with --stats, --plot, --trace
+    /// or --measure
     #[arg(long)]
     pub exec: bool,
     /// At exit, draw resident memory against the budget and the fault rate over time to FILE, as
     /// SVG; with --measure also what is expected with less memory
     #[arg(long, value_name = "FILE.svg|-")]
     pub plot: Option<PathBuf>,
-    /// Measure how much memory the program needs, with room for all of it, and say at exit what is
-    /// expected with less
+    /// Measure how much memory each process needs, with room for all of it, and say at exit what is
+    /// expected with less, and a SIZE for the run
     #[arg(long)]
     pub measure: bool,
     /// Record the faults of the program, not of processes it starts, to FILE for `pagetide bench

@@ -37,12 +37,23 @@ impl Bases {
     ///
     /// # Errors
     ///
-    /// [`Exit::Usage`] where the path of the one that was asked for is too long,
-    /// [`Exit::CannotPage`] where it cannot be made or others may use it.
+    /// [`Exit::Usage`] where the one that was asked for cannot be it, [`Exit::CannotPage`] where a
+    /// usual one cannot, or where there is no room.
     pub fn own(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = self.asked_for() {
             check_length(&path)?;
-            return private(path);
+            let exit = |unfit: &Unfit| match unfit {
+                Unfit::NotMade(error) if error.kind() == ErrorKind::StorageFull => Exit::CannotPage,
+                _ => Exit::Usage,
+            };
+            return make_private(&path).map(|()| path.clone()).map_err(|unfit| {
+                let text = format!(
+                    "--run-dir {}: {unfit}; expected a directory of yours with mode 0700, or one \
+                     to be made in a directory that is there",
+                    path.display()
+                );
+                Failure::new(exit(&unfit), text)
+            });
         }
         let uid = geteuid();
         let given = [
@@ -62,6 +73,39 @@ impl Bases {
             return Ok(of_system);
         }
         private(Path::new("/tmp").join(format!("{SHARED_PREFIX}{}", uid.as_raw())))
+    }
+
+    /// Looks whether there can be runs where they are to be looked for, if that was asked for.
+    ///
+    /// # Errors
+    ///
+    /// [`Exit::Usage`] where it is no directory that this user may use; also where it is not there,
+    /// unless it is `awaited`: by a command that goes on, and that a run may follow.
+    pub fn check(&self, awaited: bool) -> Result<(), Failure> {
+        let Some(path) = self.asked_for() else {
+            return Ok(());
+        };
+        let uid = geteuid();
+        let wrong = match fs::symlink_metadata(&path) {
+            Err(error) if awaited && error.kind() == ErrorKind::NotFound => return Ok(()),
+            Err(error) => format!("cannot be looked at ({error})"),
+            Ok(meta) if !meta.is_dir() => "is not a directory".to_owned(),
+            Ok(meta) if !uid.is_root() && meta.uid() != uid.as_raw() => {
+                Unfit::Foreign(meta.uid()).to_string()
+            }
+            Ok(_) => return Ok(()),
+        };
+        let text = format!(
+            "--run-dir {}: {wrong}; expected the directory that `pagetide run --run-dir` was given",
+            path.display()
+        );
+        Err(Failure::new(Exit::Usage, text))
+    }
+
+    /// Where it is looked for runs, for a sentence: empty for the usual places.
+    pub fn place(&self) -> String {
+        let place = |path: PathBuf| format!(" in {}", path.display());
+        self.asked_for().map(place).unwrap_or_default()
     }
 
     /// The base directories to look for runs in: the one that was asked for, or else this user's,
@@ -182,40 +226,58 @@ fn check_length(path: &Path) -> Result<(), Failure> {
 fn private(path: PathBuf) -> Result<PathBuf, Failure> {
     match make_private(&path) {
         Ok(()) => Ok(path),
-        Err(why) => Err(Failure::new(
-            Exit::CannotPage,
-            format!(
-                "{}: {why}; it holds Pagetide's sockets and must be a directory of yours with \
-                mode 0700",
-                path.display()
-            ),
-        )),
+        Err(unfit) => {
+            let next = match unfit {
+                Unfit::Link | Unfit::NoDirectory => "remove it",
+                Unfit::Foreign(_) => "have it removed",
+                Unfit::Open(_) => "run chmod 700 on it",
+                Unfit::NotMade(_) => "free some space there",
+            };
+            Err(Failure::new(
+                Exit::CannotPage,
+                format!(
+                    "{}: {unfit}; {next}: it holds Pagetide's sockets and must be a directory of \
+                     yours with mode 0700. Or name another: --run-dir DIR",
+                    path.display()
+                ),
+            ))
+        }
     }
 }
 
+/// Why a directory cannot hold runs.
+#[derive(Debug, thiserror::Error)]
+enum Unfit {
+    #[error("cannot be made ({0})")]
+    NotMade(std::io::Error),
+    #[error("is a symbolic link")]
+    Link,
+    #[error("is not a directory")]
+    NoDirectory,
+    #[error("belongs to user {0}, not to you ({uid})", uid = geteuid().as_raw())]
+    Foreign(u32),
+    #[error("has mode {0:04o}, open to others")]
+    Open(u32),
+}
+
 /// Makes a directory of mode 0700, or finds that it is one and that it is ours.
-fn make_private(path: &Path) -> Result<(), String> {
+fn make_private(path: &Path) -> Result<(), Unfit> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return Err(format!("cannot be made ({error})"));
+            return Err(Unfit::NotMade(error));
         }
         _ => {}
     }
-    let meta = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
-    let (mode, uid) = (meta.permissions().mode() & 0o7777, geteuid().as_raw());
+    let meta = fs::symlink_metadata(path).map_err(Unfit::NotMade)?;
+    let mode = meta.permissions().mode() & 0o7777;
     if meta.is_symlink() {
-        Err("is a symbolic link; remove it".into())
+        Err(Unfit::Link)
     } else if !meta.is_dir() {
-        Err("is not a directory; remove it".into())
-    } else if meta.uid() != uid {
-        Err(format!(
-            "belongs to user {}, not to you ({uid}); have it removed",
-            meta.uid()
-        ))
+        Err(Unfit::NoDirectory)
+    } else if meta.uid() != geteuid().as_raw() {
+        Err(Unfit::Foreign(meta.uid()))
     } else if mode & 0o077 != 0 {
-        Err(format!(
-            "has mode {mode:04o}, open to others; run chmod 700 on it"
-        ))
+        Err(Unfit::Open(mode))
     } else {
         Ok(())
     }
@@ -235,20 +297,35 @@ mod tests {
     fn a_base_that_is_not_private_is_refused_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("base");
-        assert_eq!(make_private(&path), Ok(()));
+        assert!(make_private(&path).is_ok());
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o700
         );
-        assert_eq!(make_private(&path), Ok(()));
+        assert!(make_private(&path).is_ok());
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
-        assert!(make_private(&path).unwrap_err().contains("0755"));
+        assert!(
+            make_private(&path)
+                .unwrap_err()
+                .to_string()
+                .contains("0755")
+        );
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(make_private(&link).unwrap_err().contains("symbolic link"));
+        assert!(
+            make_private(&link)
+                .unwrap_err()
+                .to_string()
+                .contains("symbolic link")
+        );
         let file = dir.path().join("file");
         fs::write(&file, "").unwrap();
-        assert!(make_private(&file).unwrap_err().contains("not a directory"));
+        assert!(
+            make_private(&file)
+                .unwrap_err()
+                .to_string()
+                .contains("not a directory")
+        );
     }
 
     #[test]
@@ -262,6 +339,36 @@ mod tests {
         let failure = long.own().unwrap_err();
         assert_eq!(failure.exit, Exit::Usage);
         assert!(failure.message.contains("at most 76"), "{failure}");
+    }
+
+    #[test]
+    fn one_asked_for_that_cannot_be_it_is_bad_usage_and_is_not_to_be_changed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (open, file) = (dir.path().join("open"), dir.path().join("file"));
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(&file, "").unwrap();
+        let (below, absent) = (file.join("below"), dir.path().join("absent"));
+        for (path, said) in [
+            (&open, "mode 0755"),
+            (&file, "is not a directory"),
+            (&below, "cannot be made"),
+            (&absent.join("deep"), "cannot be made"),
+        ] {
+            let failure = chosen(path).own().unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage, "{failure}");
+            assert!(failure.message.contains(said), "{failure}");
+            for advice in ["remove", "chmod", "free some space"] {
+                assert!(!failure.message.contains(advice), "{failure}");
+            }
+        }
+        assert!(chosen(&open).check(false).is_ok());
+        for path in [&file, &below, &absent] {
+            let failure = chosen(path).check(false).unwrap_err();
+            assert_eq!(failure.exit, Exit::Usage, "{failure}");
+        }
+        assert!(chosen(&absent).check(true).is_ok());
+        assert!(chosen(&file).check(true).is_err() && Bases::default().check(false).is_ok());
     }
 
     #[test]

@@ -2,8 +2,9 @@
 use clap_complete::engine::CompletionCandidate;
 
 use crate::bases::Bases;
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
 use crate::runs;
+use crate::text::printable;
 
 /// Commands are shown up to so many characters.
 const COMMAND_CHARS_MAX: usize = 60;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use pagetide_pager::report::{Reply, Request, Statistics};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
+use crate::text::printable;
+
 /// A reply is a few kilobytes; more than this is not one.
 const REPLY_BYTES_MAX: u64 = 1 << 20;
 
@@ -26,6 +28,14 @@ pub enum ControlError {
     /// The process said no.
     #[error("{0}")]
     Refused(String),
+}
+
+impl ControlError {
+    /// Whether nobody has the socket any more.
+    pub fn is_gone(&self) -> bool {
+        let gone = [ErrorKind::ConnectionRefused, ErrorKind::NotFound];
+        matches!(self, ControlError::Silent(_, error) if gone.contains(&error.kind()))
+    }
 }
 
 /// A time-out by its own name: the kernel calls it by that of a call that would block.
@@ -70,9 +80,7 @@ pub fn ask(
     }
     match serde_json::from_str(&answer) {
         Ok(Reply::Ok { statistics }) => Ok(*statistics),
-        Ok(Reply::Error { message }) => {
-            Err(ControlError::Refused(crate::governed::printable(&message)))
-        }
+        Ok(Reply::Error { message }) => Err(ControlError::Refused(printable(&message))),
         Err(error) => Err(ControlError::Garbled(error.to_string())),
     }
 }
@@ -103,12 +111,12 @@ mod tests {
         let refused = asked("{\"status\":\"error\",\"message\":\"no\"}\n");
         assert!(matches!(refused, Err(ControlError::Refused(m)) if m == "no"));
         assert!(matches!(asked("what?\n"), Err(ControlError::Garbled(_))));
-        assert!(matches!(asked(""), Err(ControlError::Silent(..))));
+        assert!(matches!(asked(""), Err(error @ ControlError::Silent(..)) if !error.is_gone()));
         let nowhere = ask(
             Path::new("/no/such.sock"),
             &Request::Stat,
             Duration::from_secs(1),
         );
-        assert!(matches!(nowhere, Err(ControlError::Silent(..))));
+        assert!(matches!(nowhere, Err(error) if error.is_gone()));
     }
 }

@@ -2,11 +2,17 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use pagetide_kernel::procfs::stat::Stat;
-use pagetide_pager::protocol::files;
+use pagetide_pager::protocol::files::{self, Note};
+use pagetide_pager::report::{Request, Statistics};
 
+use crate::control;
 use crate::ledger_file::{Reader, Reading};
+
+/// How long a process without a ledger may take to say what it has.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// A process image that has, or had, a pager.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,12 +54,47 @@ pub fn living(run: &Path) -> Vec<Governed> {
         last.retain(|earlier| !earlier.is_same_process(&governed));
         last.push(governed);
     }
+    for process in uncounted(run) {
+        if !last.iter().any(|known| known.pid == process.pid) {
+            last.push(process);
+        }
+    }
     last
+}
+
+/// Those that said that there was no room for their ledgers, as they answer. Of a number that
+/// nobody answers for, nothing lives.
+pub fn uncounted(run: &Path) -> impl Iterator<Item = Governed> {
+    let mut told = Note::Uncounted.read_all(run);
+    told.dedup_by_key(|(pid, _)| *pid);
+    told.into_iter().filter_map(|(pid, _)| {
+        let socket = files::socket(run, pid);
+        let statistics = match control::ask(&socket, &Request::Stat, PATIENCE) {
+            Ok(statistics) => statistics,
+            Err(error) if error.is_gone() => return None,
+            // It may be stopped.
+            Err(_) => Statistics {
+                pid,
+                ..Statistics::default()
+            },
+        };
+        let reading = Reading {
+            statistics,
+            started_ns: Stat::of(pid).map_or(0, |stat| stat.start_ns),
+            held: Some(true),
+            ..Reading::default()
+        };
+        Some(Governed {
+            pid,
+            socket,
+            reading,
+        })
+    })
 }
 
 /// Whether any governed process of a run lives.
 pub fn any_alive(run: &Path) -> bool {
-    images(run).any(|image| is_alive(&image))
+    images(run).any(|image| is_alive(&image)) || uncounted(run).next().is_some()
 }
 
 /// Whether a recorded process image lives.
@@ -81,6 +122,11 @@ pub fn bound_of<'a>(processes: impl IntoIterator<Item = &'a Governed>) -> u64 {
 }
 
 impl Governed {
+    /// The process ID of its run's launcher.
+    pub fn run(&self) -> Option<u32> {
+        files::launcher_of(self.socket.parent()?)
+    }
+
     /// Whether both are images of one process.
     fn is_same_process(&self, other: &Governed) -> bool {
         (self.pid, self.reading.pid_namespace) == (other.pid, other.reading.pid_namespace)
@@ -110,13 +156,6 @@ fn has_process(pid: u32, started_ns: u64) -> bool {
 pub fn is_launcher(pid: u32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("pagetide"))
         && Stat::of(pid).is_some_and(|stat| stat.state != 'Z')
-}
-
-/// Text from a process, fit for a terminal: control characters are shown as `?`.
-pub fn printable(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { '?' } else { c })
-        .collect()
 }
 
 #[cfg(test)]
@@ -173,10 +212,5 @@ mod tests {
         assert!(!is_alive(&governed(Some(false))));
         assert!(is_alive(&governed(Some(true))));
         assert!(is_alive(&governed(None)));
-    }
-
-    #[test]
-    fn a_process_s_text_cannot_drive_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\nc"), "a?[2Jb?c");
     }
 }

@@ -12,6 +12,7 @@
 pub mod agent;
 pub mod args;
 pub mod bases;
+pub mod bound;
 pub mod candidates;
 pub mod commands;
 pub mod container;
@@ -32,6 +33,7 @@ pub mod runs;
 pub mod serving;
 pub mod size;
 pub mod table;
+pub mod text;
 pub mod top;
 
 use std::io::Write as _;

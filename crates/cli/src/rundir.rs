@@ -7,12 +7,13 @@
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
 use std::os::fd::{AsRawFd as _, RawFd};
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_pager::protocol::files::{self, RUN_PREFIX};
 use pagetide_pager::tree::file::TreeFile;
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 
 use crate::bases::Bases;
@@ -51,10 +52,28 @@ impl RunDir {
             })?;
         let directory = File::open(&path).ok();
         directory.iter().for_each(held::hold);
-        Ok(RunDir {
+        let made = RunDir {
             path,
             held: directory,
-        })
+        };
+        made.reserve_lines()?;
+        Ok(made)
+    }
+
+    /// Reserves the space of what agents have to tell at the end: they could not then.
+    fn reserve_lines(&self) -> Result<(), Failure> {
+        let path = files::lines(&self.path);
+        let mut options = File::options();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let reserved = options.open(&path).and_then(|file| {
+            let keep = FallocateFlags::KEEP_SIZE;
+            match fallocate(&file, keep, 0, files::LINES_BYTES) {
+                // Other errors are of file systems that reserve nothing, and of limits.
+                Err(errno @ (Errno::NOSPC | Errno::DQUOT)) => Err(errno.into()),
+                _ => Ok(()),
+            }
+        });
+        reserved.map_err(|error| cannot_be_made(&path, &error))
     }
 
     /// Its absolute path.
@@ -66,11 +85,7 @@ impl RunDir {
     pub fn share_budget(&self, bytes: u64) -> Result<(), Failure> {
         let pages = bytes.div_ceil(PAGE_SIZE as u64).max(1);
         let path = files::tree(&self.path);
-        TreeFile::create(&path, pages).map_err(|error| {
-            let shown = path.display();
-            let text = format!("{shown}: cannot be made ({error}); free some space there");
-            Failure::new(Exit::CannotPage, text)
-        })
+        TreeFile::create(&path, pages).map_err(|error| cannot_be_made(&path, &error))
     }
 
     /// Has its descriptor stay open in the program that this process executes in its own place, so
@@ -88,6 +103,12 @@ impl RunDir {
             )
         })
     }
+}
+
+fn cannot_be_made(path: &Path, error: &std::io::Error) -> Failure {
+    let shown = path.display();
+    let text = format!("{shown}: cannot be made ({error}); free some space there");
+    Failure::new(Exit::CannotPage, text)
 }
 
 impl Drop for RunDir {

@@ -34,32 +34,54 @@ fn nameable() -> impl Fn(&Governed) -> bool {
     }
 }
 
-/// The living governed processes of the run that launcher `pid` began; `None` if it is no launcher
-/// this user may see.
+/// The living governed processes of the run that launcher `pid` began, also when it has ended since
+/// and they go on; `None` if there is no such run that this user may see.
 pub fn of_launcher(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
-    if !governed::is_launcher(pid) {
-        return None;
-    }
-    let name = format!("{}{pid}", files::RUN_PREFIX);
-    let mut runs = bases.visible().into_iter().map(|base| base.join(&name));
-    let run = runs.find(|run| run.is_dir())?;
-    let mut found = governed::living(&run);
-    found.retain(nameable());
-    Some(found)
+    let is_launcher = governed::is_launcher(pid);
+    let runs = directories_of(pid, bases).into_iter();
+    let mut of_each = runs.map(|run| {
+        let mut found = governed::living(&run);
+        found.retain(nameable());
+        found
+    });
+    of_each.find(|found| is_launcher || !found.is_empty())
 }
 
-/// The budget that the processes of a run have in common: of the run that launcher `pid` began, or
-/// became the program of with `--exec`; none where each has its own.
-pub fn tree_of(pid: u32, bases: &Bases) -> Option<PathBuf> {
+/// A budget that the processes of a run have in common.
+#[derive(Debug)]
+pub struct Common {
+    /// The file that says who has how much of it.
+    pub tree: PathBuf,
+    /// A process of the run, or its launcher.
+    pub pid: u32,
+}
+
+/// The common budget of the run that launcher `pid` began, or became the program of with `--exec`;
+/// none where each process has its own. A launcher that has ended stands for what goes on of its
+/// run, unless another governed process has its number by now.
+pub fn common_of(pid: u32, bases: &Bases) -> Option<Common> {
+    let runs = directories_of(pid, bases).into_iter();
+    let mut runs = runs.filter(|run| files::tree(run).is_file());
+    runs.find_map(|run| {
+        let tree = files::tree(&run);
+        let living = governed::living(&run);
+        if governed::is_launcher(pid) || living.iter().any(|process| process.pid == pid) {
+            return Some(Common { tree, pid });
+        }
+        let goes_on = living.into_iter().find(nameable())?;
+        let is_another = || all(bases).iter().any(|process| process.pid == pid);
+        (!is_another()).then_some(Common {
+            tree,
+            pid: goes_on.pid,
+        })
+    })
+}
+
+/// The directories that runs of launcher `pid` have, or would have.
+fn directories_of(pid: u32, bases: &Bases) -> Vec<PathBuf> {
     let name = format!("{}{pid}", files::RUN_PREFIX);
-    let mut runs = bases.visible().into_iter().map(|base| base.join(&name));
-    let run = runs.find(|run| files::tree(run).is_file())?;
-    let lives = || {
-        governed::living(&run)
-            .iter()
-            .any(|process| process.pid == pid)
-    };
-    (governed::is_launcher(pid) || lives()).then(|| files::tree(&run))
+    let runs = bases.visible().into_iter().map(|base| base.join(&name));
+    runs.filter(|run| run.is_dir()).collect()
 }
 
 /// Run directories in `base`.

@@ -47,6 +47,13 @@ fn what_is_not_used_any_more_is_given_up_and_a_new_ceiling_holds() {
     }
     pagetide(&["limit", &launcher, "4M"], LIMIT).expect_code(0);
     assert!(number("resident_bytes") <= 4.0 * MIB);
+    let shown = |arguments: &[&str]| pagetide(arguments, LIMIT).stdout_text();
+    let (listed, stat) = (shown(&["ps"]), shown(&["stat", &launcher]));
+    assert!(listed.contains("  auto:10%, 2 MiB to 4 MiB  "), "{listed}");
+    assert!(
+        stat.contains(" of at most 4 MiB (auto:10% with 2 MiB or more, "),
+        "{stat}"
+    );
     // It waits, and would be given more.
     std::thread::sleep(Duration::from_millis(500));
     assert!(number("budget_bytes") <= 4.0 * MIB);

@@ -231,10 +231,15 @@ fn the_launcher_s_process_id_stands_for_its_program() {
         let mut two = start(command.args(["-c", "sleep 61 & sleep 62; true"]), b"");
         let launcher = two.pid().to_string();
         let outcome = asked(&["stat", &launcher], &mut two, |outcome| {
-            outcome.stderr_text().contains("sleep 62")
+            outcome.stdout_text().contains("sleep 62")
         });
-        outcome.expect_code(1);
-        let told = outcome.stderr_text();
+        let told = outcome.expect_code(0).stdout_text();
+        assert!(
+            told.starts_with(&format!("run {launcher}: ")) && told.contains("sleep 61"),
+            "{told}"
+        );
+        let outcome = said(&["stat", &launcher, "--curve"]);
+        let told = outcome.expect_code(1).stderr_text();
         assert!(
             told.contains("name one of them") && told.contains("sleep 61"),
             "{told}"

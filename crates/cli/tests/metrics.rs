@@ -292,6 +292,13 @@ fn scrapes_are_answered_and_nonsense_is_refused() {
         assert!(answer.is_empty() || answer.contains(status), "{answer}");
     }
     assert!(ask(address, b"GET /metrics HTTP/1.0\r\n\r\n").contains("# EOF"));
+    // What load balancers ask with: all but the body.
+    let head = ask(address, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert!(
+        head.starts_with("HTTP/1.1 200 OK") && head.ends_with("\r\n\r\n"),
+        "{head}"
+    );
+    assert!(!head.contains("Content-Length: 0\r"), "{head}");
     let taken = pagetide(runtime.path())
         .args(["metrics", "--listen", address])
         .output()

@@ -411,7 +411,9 @@ fn runs_are_kept_and_found_where_it_is_said() {
         return;
     };
     let (here, elsewhere) = (place.path("here"), place.path("elsewhere"));
-    std::fs::create_dir(&here).expect("it can be made");
+    for directory in [&here, &elsewhere] {
+        std::fs::create_dir(directory).expect("it can be made");
+    }
     let script = "echo $$; ls -d $1/run-*; $pagetide ps --json; $pagetide ps --json --run-dir $2";
     let option = format!("--run-dir={}", here.display());
     let ways: [(&[&str], &str, PathBuf); 3] = [
@@ -436,6 +438,18 @@ fn runs_are_kept_and_found_where_it_is_said() {
         let listed = lines.next().expect("those here");
         assert!(listed.contains(&format!("\"pid\":{pid},")), "{told}");
         assert_eq!(lines.next(), Some("[]"), "{told}");
+    }
+    std::fs::remove_dir(&elsewhere).expect("nothing is in it");
+    let absent = format!("--run-dir={}", elsewhere.display());
+    for arguments in [
+        &["ps"][..],
+        &["stat", "1"],
+        &["limit", "1", "1M"],
+        &["metrics", "--once"],
+    ] {
+        run(place.pagetide(arguments).arg(&absent), LIMIT)
+            .expect_code(2)
+            .expect_told("expected the directory that `pagetide run --run-dir` was given");
     }
     let long = "x".repeat(80);
     let mut command = place.pagetide(&["run", "--run-dir", &long, "--", "true"]);

@@ -5,12 +5,13 @@ mod support;
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use pagetide_pager::protocol::files::launcher_of;
 use pagetide_pager::tree::file::{FLOOR_PAGES, Part};
 use support::compile::{compile_c, on_path};
 use support::pagetide::{able_to_fork, governed, pagetide};
-use support::patience::fewer;
+use support::patience::{fewer, up_to};
 use support::process::{run, start};
 use support::skip::{is_full, skipped};
 use support::tree::{
@@ -283,14 +284,83 @@ fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
             .find(|line| line.trim_start().starts_with(&format!("{pid} ")))
             .map(str::to_owned)
     };
+    let said = line(one).unwrap_or_default();
     assert!(
-        line(one).is_some_and(|line| line.contains("12 MiB")),
+        said.contains("12 MiB") && said.contains(", at most 1 MiB"),
         "{listed}"
     );
+    let stat = pagetide(&["stat", &one.to_string()], LIMIT);
+    let stat = stat.expect_code(0).stdout_text();
+    assert!(
+        stat.contains("(its part of the run's 12 MiB, limited to 1 MiB, "),
+        "{stat}"
+    );
+    pagetide(&["limit", &one.to_string(), "1G"], LIMIT)
+        .expect_code(0)
+        .expect_told("all of the run's 12 MiB");
     std::fs::write(here.join("end"), "").expect("a file");
     let outcome = running.finish(LIMIT);
     outcome.expect_code(0);
     assert_eq!(ok_workers(&outcome), 2, "{}", outcome.describe());
+}
+
+#[test]
+fn a_run_whose_launcher_has_ended_is_limited_and_shown_by_its_number() {
+    let name = "a_run_whose_launcher_has_ended_is_limited_and_shown_by_its_number";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let here = directory("launcher-ended");
+    let daemon = "\"$0\" 8 idle \"$1/end\" >\"$1/out\" 2>&1 &";
+    let script = format!("{daemon} {daemon} exit 0").replacen("/out", "/other", 1);
+    let outcome = run(&mut shell(&["--resident", "32M"], &script, &here), LIMIT);
+    outcome
+        .expect_code(0)
+        .expect_told("1 more go on, and are governed");
+    let read = |file: &str| std::fs::read_to_string(here.join(file)).unwrap_or_default();
+    let launcher = launcher_of(Path::new(read("run").trim())).expect("a run's directory");
+    let launcher = launcher.to_string();
+    pagetide(&["limit", &launcher, "6M"], LIMIT)
+        .expect_code(0)
+        .expect_told(&format!(
+            "run {launcher}: budget 6 MiB, of which its processes (2) have"
+        ));
+    let listed = pagetide(&["stat", &launcher], LIMIT);
+    let listed = listed.expect_code(0).stdout_text();
+    assert!(
+        listed.starts_with(&format!("run {launcher}: 2 processes, "))
+            && listed.contains("of 6 MiB"),
+        "{listed}"
+    );
+    let all = pagetide(&["ps"], LIMIT);
+    let all = all.expect_code(0).stdout_text();
+    let of_run = |line: &&str| line.split_whitespace().nth(1) == Some(&launcher);
+    assert_eq!(all.lines().filter(of_run).count(), 2, "{all}");
+    let json = pagetide(&["ps", "--json"], LIMIT).stdout_text();
+    assert_eq!(
+        json.matches(&format!("\"run\":{launcher}")).count(),
+        2,
+        "{json}"
+    );
+    std::fs::write(here.join("end"), "").expect("a file");
+    let deadline = Instant::now() + up_to(60);
+    while ["out", "other"]
+        .iter()
+        .any(|file| read(file) != "ok share_worker\n")
+    {
+        assert!(
+            Instant::now() < deadline,
+            "{} {}",
+            read("out"),
+            read("other")
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Nobody of the run is left.
+    let deadline = Instant::now() + up_to(60);
+    while pagetide(&["limit", &launcher, "6M"], LIMIT).code() != Some(1) {
+        assert!(Instant::now() < deadline, "run {launcher} does not end");
+    }
 }
 
 #[test]

@@ -199,7 +199,7 @@ impl Pager {
     /// on all its memory where that is bounded (at least one page).
     pub fn set_limit(&self, pages: u64) {
         match &self.member {
-            Some(member) => member.set_cap(&self.budget, pages),
+            Some(member) => member.set_cap(&self.budget, pages, self.ledger),
             None if self.footprint.bound().is_some() => self.set_memory(pages),
             None => {
                 self.ceiling.store(pages, Ordering::Relaxed);
@@ -220,7 +220,22 @@ impl Pager {
     /// The same pager, whose budget follows the program, with what it has now as the most.
     pub fn with_automatic(mut self, automatic: Automatic) -> Pager {
         self.automatic = Some(automatic);
+        self.note_automatic();
         self
+    }
+
+    /// Says in the ledger, which is a new one in a forked child, how the budget follows the
+    /// program.
+    fn note_automatic(&self) {
+        let Some(automatic) = self.automatic else {
+            return;
+        };
+        let (ledger, floor) = (self.ledger, automatic.floor_pages * PAGE_SIZE as u64);
+        let millionths = (automatic.slowdown * 1e6).round() as u64;
+        ledger
+            .automatic_millionths
+            .store(millionths, Ordering::Relaxed);
+        ledger.automatic_floor_bytes.store(floor, Ordering::Relaxed);
     }
 
     /// Whether the budget follows the program.
@@ -278,6 +293,7 @@ impl Pager {
         self.pauses.reset_after_fork();
         self.budget.reset_after_fork();
         self.gate.reset_after_fork();
+        self.note_automatic();
         self.forked.store(true, Ordering::SeqCst);
     }
 

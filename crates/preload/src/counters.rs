@@ -11,7 +11,7 @@ use pagetide_kernel::procfs;
 use pagetide_kernel::sync::now_ns;
 use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide_pager::protocol::files::{self, Note};
-use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open};
+use rustix::fs::{FallocateFlags, FlockOperation, Mode, OFlags, fallocate, flock, open, unlink};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 
@@ -37,7 +37,10 @@ pub fn map_ledger(
     .and_then(|file| {
         // Before it can be read as a ledger. Without a lock, observers go by the process's number.
         let _ = flock(&file, FlockOperation::LockExclusive);
-        reserve(&file, Ledger::SIZE).map(|()| file)
+        let reserved = reserve(&file, Ledger::SIZE);
+        // An empty one would never be read, and would stay.
+        let _ = reserved.is_err().then(|| unlink(name.as_c_str()));
+        reserved.map(|()| file)
     });
     if let (Err(errno), true) = (&file, place.is_none() && config.is_first) {
         let dir = config.wishes.run_dir.display();
@@ -95,7 +98,6 @@ pub fn map_ledger(
 /// Tells the launcher, where that can be, that this process is governed and will not be in its
 /// statistics. On the scanner, where a limit on file sizes is an error and no signal.
 fn leave_note(config: &Config, errno: rustix::io::Errno) {
-    let path = Note::Uncounted.path(&config.wishes.run_dir, std::process::id());
     let reason = format!(
         "the run's directory takes no file of {} bytes of it ({errno})",
         Ledger::SIZE
@@ -110,10 +112,7 @@ fn leave_note(config: &Config, errno: rustix::io::Errno) {
         }
         return;
     }
-    if std::fs::write(&path, &reason).is_err() {
-        let _ = std::fs::remove_file(&path);
-        lines::append(Note::Uncounted, &reason);
-    }
+    lines::leave(&config.wishes.run_dir, Note::Uncounted, &reason);
 }
 
 /// Tells of a loss that no ledger in a file tells of: where the launcher looks, or else the reader

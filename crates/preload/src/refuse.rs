@@ -5,6 +5,7 @@ use pagetide_pager::protocol::refusal::{DESCRIPTORS, Refusal, too_few_descriptor
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
+use crate::lines;
 
 /// Tells why this process is not governed: the launcher, or who reads its stderr where there is no
 /// launcher any more, or its directory is out of reach (privileges given up, another root
@@ -19,13 +20,12 @@ pub fn decline(config: &Config, refusal: &Refusal) {
         false => Note::Ungoverned,
     };
     let pid = std::process::id();
-    let path = note.path(&config.wishes.run_dir, pid);
     // Writing beyond the limit on file sizes would end the process.
     let has_room = getrlimit(Resource::Fsize)
         .current
         .is_none_or(|most| most >= reason.len() as u64);
     let has_reader = config.wishes.exec.is_none();
-    let is_left = has_reader && has_room && std::fs::write(path, reason).is_ok();
+    let is_left = has_reader && has_room && lines::leave(&config.wishes.run_dir, note, reason);
     if config.is_first {
         if !is_left {
             eprintln!("pagetide: this program cannot be paged: {reason}");

@@ -163,6 +163,7 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
         let uri = pagetide_store::redact(&wishes.store);
         Refusal::of_store(format!("store {uri}: {e}"))
     })?;
+    let lines = lines::begin(&wishes.run_dir);
     let ledger = map_ledger(&config, None)?;
     let budget_pages = wishes.budget_bytes.div_ceil(4096);
     let mut pager = Pager::new(Ownership::Program, budget_pages, handles, store, ledger)
@@ -184,9 +185,6 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     if let Some(share) = share {
         pager = pager.with_member(share.member);
     }
-    let lines = lines::open_file(&wishes.run_dir).ok();
-    let lines = lines.map(OwnedFd::into_raw_fd);
-    lines::keep(lines);
     if let Some(path) = &wishes.trace
         && config.is_launchers_child()
     {

@@ -1,5 +1,4 @@
 //! `pagetide limit`: change the budget of a running process, and return when the new bound holds.
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use pagetide_kernel::PAGE_SIZE;
@@ -12,7 +11,7 @@ use crate::bases::Bases;
 use crate::control::{self, ControlError};
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
-use crate::runs;
+use crate::runs::{self, Common};
 use crate::size::{Bytes, Size};
 
 /// Beyond the time the process has for the change, for its answer to arrive.
@@ -21,15 +20,16 @@ const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 /// How often it is looked whether a run's processes have got there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Sets the budget of the run whose file is at `path`; returns when no more is granted.
-fn limit_run(pid: u32, path: &Path, size: Size, timeout: Duration) -> Result<u8, Failure> {
+/// Sets the budget of run `pid`; returns when no more is granted.
+fn limit_run(pid: u32, common: &Common, size: Size, timeout: Duration) -> Result<u8, Failure> {
+    let path = &common.tree;
     let failure = |error: std::io::Error| {
         let text = format!("run {pid}: its budget cannot be changed ({error})");
         Failure::new(Exit::Failed, text)
     };
     let bytes_of = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
     let before = Shares::read(path).map_err(failure)?;
-    let available = available_to(&pid.to_string());
+    let available = available_to(&common.pid.to_string());
     let bytes = size.resolve(available.saturating_add(bytes_of(before.granted())));
     Shares::set_budget(path, bytes.div_ceil(PAGE_SIZE as u64)).map_err(failure)?;
     let deadline = Instant::now() + timeout;
@@ -62,8 +62,9 @@ fn limit_run(pid: u32, path: &Path, size: Size, timeout: Duration) -> Result<u8,
 /// run, that of the run by the ID of its launcher, and by that of a process the most that it may
 /// have of it.
 pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u8, Failure> {
-    if let Some(tree) = runs::tree_of(pid, bases) {
-        return limit_run(pid, &tree, size, timeout);
+    bases.check(false)?;
+    if let Some(common) = runs::common_of(pid, bases) {
+        return limit_run(pid, &common, size, timeout);
     }
     let process = super::find(pid, bases)?;
     let pid = process.pid;
@@ -94,6 +95,7 @@ pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u
             format!("{limit} {}", Bytes(statistics.limit_bytes())),
             limited,
         ),
+        run if bytes >= run => (format!("all of the run's {}", Bytes(run)), limited),
         run => (
             format!("at most {} of the run's {}", Bytes(bytes), Bytes(run)),
             limited,

@@ -5,9 +5,9 @@ use serde::Serialize;
 
 use crate::exit::{Exit, Failure};
 use crate::fix::Situation;
-use crate::governed::printable;
 use crate::size::Bytes;
 use crate::table::Table;
+use crate::text::printable;
 
 /// Shows the locked mappings of a process, as a table or as JSON.
 pub fn locks(pid: u32, json: bool) -> Result<u8, Failure> {

@@ -25,8 +25,9 @@ use serde::Serialize;
 
 use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
 use crate::size::Nanoseconds;
+use crate::text::printable;
 use crate::{runs, serving};
 
 /// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that
@@ -45,7 +46,9 @@ pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
     }
     match runs::of_launcher(pid, bases).as_deref() {
         None => Err(failure(format!(
-            "process {pid} is not one of Pagetide's that you may see; list them with `pagetide ps`"
+            "process {pid} is not one of Pagetide's that you may see{}; list them with `pagetide \
+             ps`",
+            bases.place()
         ))),
         Some([]) => Err(failure(format!(
             "process {pid} is a `pagetide run` that governs no process yet or any more; list \
@@ -61,7 +64,7 @@ pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
                 })
                 .collect();
             Err(failure(format!(
-                "process {pid} is a `pagetide run` that governs several; name one of them: {}",
+                "run {pid} has several processes; name one of them: {}",
                 named.join(", ")
             )))
         }

@@ -1,10 +1,14 @@
 //! `pagetide ps`: the governed processes, and those that serve pages.
+use pagetide_pager::report::Statistics;
+use serde::Serialize;
+
 use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
 use crate::size::{Bytes, Count, Nanoseconds};
 use crate::table::Table;
-use crate::{runs, serving};
+use crate::text::printable;
+use crate::{bound, runs, serving};
 
 use super::served;
 
@@ -14,13 +18,13 @@ const COMMAND_CHARS_MAX: usize = 40;
 /// Lists the living governed processes, unless only those are asked for that serve pages, and
 /// those.
 pub fn ps(json: bool, only_serving: bool, bases: &Bases) -> Result<u8, Failure> {
+    bases.check(false)?;
     if json {
         match only_serving {
             true => super::print_json(&serving::all(bases))?,
             false => {
                 let processes = runs::all(bases);
-                let statistics = processes.iter().map(|process| &process.reading.statistics);
-                super::print_json(&statistics.collect::<Vec<_>>())?;
+                super::print_json(&processes.iter().map(Listed::of).collect::<Vec<_>>())?;
             }
         }
         return Ok(Exit::Ok.code());
@@ -29,13 +33,14 @@ pub fn ps(json: bool, only_serving: bool, bases: &Bases) -> Result<u8, Failure> 
     if !only_serving {
         let processes = runs::all(bases);
         if !processes.is_empty() || servers.is_empty() {
-            list(&processes)?;
+            super::print(&table(&processes).to_string())?;
         }
         if processes.is_empty() && servers.is_empty() {
             // On stderr, so that a script that counts lines counts none.
             eprintln!(
-                "pagetide: no governed process that you may see; start one: pagetide run \
-                 --resident 256M -- PROGRAM"
+                "pagetide: no governed process that you may see{}; start one: pagetide run \
+                 --resident 256M -- PROGRAM",
+                bases.place()
             );
         }
     }
@@ -45,15 +50,35 @@ pub fn ps(json: bool, only_serving: bool, bases: &Bases) -> Result<u8, Failure> 
     Ok(Exit::Ok.code())
 }
 
-fn list(processes: &[Governed]) -> Result<(), Failure> {
+/// A process, as `--json` has it.
+#[derive(Debug, Serialize)]
+pub struct Listed<'a> {
+    #[serde(flatten)]
+    statistics: &'a Statistics,
+    /// The process ID of the run's launcher.
+    run: Option<u32>,
+}
+
+impl Listed<'_> {
+    /// Of `process`.
+    pub fn of(process: &Governed) -> Listed<'_> {
+        Listed {
+            statistics: &process.reading.statistics,
+            run: process.run(),
+        }
+    }
+}
+
+/// The processes, a line each.
+pub fn table(processes: &[Governed]) -> Table {
     let mut table = Table::new(
         &[
-            "PID", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "OF", "FAULTS",
-            "P99", "COMMAND",
+            "PID", "RUN", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "OF",
+            "FAULTS", "P99", "COMMAND",
         ],
-        &[10],
+        &[11],
     );
-    let bound = |bytes: u64| match bytes {
+    let size = |bytes: u64| match bytes {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
@@ -61,13 +86,14 @@ fn list(processes: &[Governed]) -> Result<(), Failure> {
         let s = &process.reading.statistics;
         table.push(vec![
             process.pid.to_string(),
+            process.run().map_or("-".into(), |run| run.to_string()),
             Bytes(s.resident_bytes).to_string(),
-            Bytes(s.budget_bytes).to_string(),
-            bound(s.run_budget_bytes),
+            bound::short(s),
+            size(s.run_budget_bytes),
             Bytes(s.managed_bytes).to_string(),
             Bytes(s.store_bytes).to_string(),
             Bytes(s.memory_bytes).to_string(),
-            bound(s.memory_budget_bytes),
+            size(s.memory_budget_bytes),
             Count(s.faults as f64).to_string(),
             Nanoseconds(s.fault_latency_ns.p99).to_string(),
             printable(&s.command)
@@ -76,5 +102,5 @@ fn list(processes: &[Governed]) -> Result<(), Failure> {
                 .collect(),
         ]);
     }
-    super::print(&table.to_string())
+    table
 }

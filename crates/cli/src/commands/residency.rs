@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use super::lock::files;
 use crate::exit::{Exit, Failure};
-use crate::governed::printable;
 use crate::size::{Bytes, PAGE_BYTES};
+use crate::text::printable;
 
 /// Cells in the map.
 const CELLS: u64 = 64;

@@ -2,9 +2,9 @@
 use pagetide_serve::counters::Counts;
 use pagetide_serve::status::Report;
 
-use crate::governed::printable;
 use crate::size::{Bytes, Count, Nanoseconds, PAGE_BYTES};
 use crate::table::Table;
+use crate::text::printable;
 
 /// Sources are cut to this many characters.
 const SOURCE_CHARS_MAX: usize = 40;

@@ -8,10 +8,13 @@ use crate::bases::Bases;
 use crate::control;
 use crate::curve::{self, Need};
 use crate::exit::{Exit, Failure};
-use crate::governed::{Governed, printable};
-use crate::plot;
-use crate::serving;
+use crate::governed::{Governed, bound_of};
+use crate::ledger_file::Reading;
 use crate::size::{Bytes, Count};
+use crate::text::printable;
+use crate::{bound, plot, runs, serving};
+
+use super::ps::{self, Listed};
 
 /// How long a process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -28,10 +31,18 @@ pub fn stat(
     plot: Option<&Path>,
     bases: &Bases,
 ) -> Result<u8, Failure> {
+    bases.check(false)?;
     if let Some(report) = serving::of(pid, bases).filter(|_| measure_for.is_none()) {
         match json {
             true => super::print_json(&report)?,
             false => super::print(&super::served::describe(&report))?,
+        }
+        return Ok(Exit::Ok.code());
+    }
+    if let Some(several) = several(pid, bases).filter(|_| measure_for.is_none()) {
+        match json {
+            true => super::print_json(&several.iter().map(Listed::of).collect::<Vec<_>>())?,
+            false => super::print(&of_several(pid, &several))?,
         }
         return Ok(Exit::Ok.code());
     }
@@ -52,22 +63,42 @@ pub fn stat(
     let statistics =
         control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {
             eprintln!("pagetide: process {pid}: {error}; showing its ledger");
-            process.reading.statistics
+            process.reading.statistics.clone()
         });
     if json {
-        super::print_json(&statistics)?;
+        let reading = Reading {
+            statistics,
+            ..process.reading.clone()
+        };
+        super::print_json(&Listed::of(&Governed { reading, ..process }))?;
     } else {
         super::print(&describe(&statistics))?;
     }
     Ok(Exit::Ok.code())
 }
 
-/// What the budget is a part of, if it is one.
-fn of_run(s: &Statistics) -> String {
-    match s.run_budget_bytes {
+/// The processes of the run that launcher `pid` began, where it is not one of several.
+fn several(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
+    let found = runs::of_launcher(pid, bases).filter(|found| found.len() > 1)?;
+    let is_one = |process: &Governed| process.pid == pid;
+    (!runs::all(bases).iter().any(is_one)).then_some(found)
+}
+
+/// The processes of a run, and what they have together.
+fn of_several(run: u32, processes: &[Governed]) -> String {
+    let resident = processes
+        .iter()
+        .map(|p| p.reading.statistics.resident_bytes);
+    let bound = match bound_of(processes) {
         0 => String::new(),
-        bytes => format!(", its part of the run's {},", Bytes(bytes)),
-    }
+        bytes => format!(" of {}", Bytes(bytes)),
+    };
+    format!(
+        "run {run}: {} processes, {}{bound} resident\n{}",
+        processes.len(),
+        Bytes(resident.sum()),
+        ps::table(processes)
+    )
 }
 
 fn of_memory(s: &Statistics) -> String {
@@ -114,20 +145,10 @@ fn begin_to_measure(process: &Governed, time: Duration) -> Result<(), Failure> {
 
 /// The statistics, a line a topic.
 fn describe(s: &Statistics) -> String {
-    let share = 100.0 * s.resident_bytes as f64 / s.budget_bytes.max(1) as f64;
     let lines = [
         ("process", format!("{} {}", s.pid, printable(&s.command))),
         ("running", format!("{:.1} s", s.wall_seconds)),
-        (
-            "resident",
-            format!(
-                "{} of {}{} ({share:.0} %), at most {}",
-                Bytes(s.resident_bytes),
-                Bytes(s.budget_bytes),
-                of_run(s),
-                Bytes(s.resident_bytes_max)
-            ),
-        ),
+        ("resident", bound::long(s)),
         (
             "managed",
             format!(

@@ -122,27 +122,16 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
 
 /// How much memory was needed, if that was measured, and how the run went.
 fn say_summary(outcome: &Outcome, options: &Run) {
-    if options.measure {
-        say_need(outcome);
+    if options.measure
+        && let Some(need) = curve::describe_run(&outcome.governed)
+    {
+        say(need.trim_end());
     }
     if (io::stderr().is_terminal() || options.stats.is_some())
         && let Some(summary) = summary::line(&outcome.governed)
     {
         say(&summary);
     }
-}
-
-/// How much memory the run's largest process needs.
-fn say_need(outcome: &Outcome) {
-    let Some(process) = curve::largest(&outcome.governed) else {
-        return;
-    };
-    let others = match outcome.governed.len() {
-        1 => String::new(),
-        several => format!("the largest of {several}: "),
-    };
-    let text = curve::describe(process);
-    say(&format!("{others}{}", text.trim_end()));
 }
 
 /// The limit of this process's memory cgroup; a warning is said, unless `quiet`, if it is less than

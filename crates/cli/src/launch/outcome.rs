@@ -13,8 +13,9 @@ use super::started;
 use super::wait::Ended;
 use crate::curve::Need;
 use crate::exit::Exit;
-use crate::governed::{Governed, living, printable, recorded};
+use crate::governed::{Governed, living, recorded};
 use crate::plot::svg::Peak;
+use crate::text::printable;
 
 /// Everything the agents left in the run directory.
 #[derive(Debug, Default)]

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use pagetide_pager::ungoverned::Obstacle;
 
-use crate::governed::{Governed, printable};
+use crate::governed::Governed;
+use crate::text::printable;
 
 /// Programs that get a line each.
 const LINES_MAX: usize = 4;

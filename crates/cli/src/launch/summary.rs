@@ -3,7 +3,8 @@ use std::fmt::Write as _;
 
 use pagetide_pager::report::Statistics;
 
-use crate::curve::Need;
+use crate::bound;
+use crate::curve::{self, Together};
 use crate::governed::Governed;
 use crate::size::{Bytes, Count, Nanoseconds};
 
@@ -24,7 +25,13 @@ pub fn line(governed: &[Governed]) -> Option<String> {
         0 => String::new(),
         bytes => format!(" of {}", Bytes(bytes)),
     };
+    let automatic = bound::automatic(first);
     let resident_of = match (first.memory_budget_bytes, first.run_budget_bytes) {
+        (_, 0) if automatic.is_some() => format!(
+            " of at most {} ({})",
+            Bytes(most(|s| s.budget_bytes)),
+            automatic.unwrap_or_default()
+        ),
         (0, 0) => of(first.budget_bytes),
         (0, run) => of(run),
         _ => String::new(),
@@ -53,18 +60,16 @@ pub fn line(governed: &[Governed]) -> Option<String> {
     Some(line)
 }
 
-/// What budget would have been enough, if it was not. Nobody knows what several processes with one
-/// budget need together.
+/// What budget would have been enough, if it was not. Of several processes nobody knows what they
+/// need together, unless it was measured.
 fn enough(governed: &[Governed]) -> Option<String> {
-    let measured = governed.iter();
-    let measured = measured.filter_map(|process| Need::of(process.reading.measured.as_ref()?));
-    if let Some(bytes) = measured.map(|need| need.recommended_bytes()).max() {
-        let each = match governed.len() {
+    if let Some(Together { bytes, .. }) = curve::together(governed) {
+        let whom = match governed.len() {
             1 => "",
-            _ => "--per-process ",
+            _ => " for all",
         };
         return Some(format!(
-            "; {each}--resident {}M would be enough",
+            "; --resident {}M would be enough{whom}",
             bytes.div_ceil(1 << 20)
         ));
     }
@@ -74,7 +79,8 @@ fn enough(governed: &[Governed]) -> Option<String> {
     let s = &only.reading.statistics;
     // With a budget that follows it, pages leave that had room.
     let most = s.managed_bytes_max;
-    (s.evictions > 0 && most > s.budget_bytes.max(s.run_budget_bytes)).then(|| {
+    let follows = s.automatic_slowdown > 0.0;
+    (!follows && s.evictions > 0 && most > s.budget_bytes.max(s.run_budget_bytes)).then(|| {
         format!(
             "; nothing is evicted with {} (--measure tells how much less is enough)",
             Bytes(most)
@@ -116,6 +122,18 @@ mod tests {
         statistics.budget_bytes = statistics.managed_bytes_max;
         let of_one = line(&governed[..1]).unwrap();
         assert!(!of_one.contains("nothing is evicted"), "{of_one}");
+    }
+
+    #[test]
+    fn a_budget_that_follows_the_program_is_said_to_and_is_no_size_that_would_do() {
+        let mut governed = vec![process(9, None, "")];
+        governed[0].reading.statistics.automatic_slowdown = 0.1;
+        let line = line(&governed).unwrap();
+        let resident = "resident 255 MiB of at most 256 MiB (auto:10%), stored";
+        assert!(
+            line.contains(resident) && !line.contains("evicted with"),
+            "{line}"
+        );
     }
 
     #[test]

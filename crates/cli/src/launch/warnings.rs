@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use pagetide_pager::report::Statistics;
 
-use crate::governed::{Governed, living, printable};
+use crate::bound;
+use crate::governed::{Governed, living};
 use crate::size::{Bytes, PAGE_BYTES};
+use crate::text::printable;
 
 /// How often the ledgers of a run are looked at.
 pub const INTERVAL: Duration = Duration::from_secs(1);
@@ -17,6 +19,8 @@ const LOOKING_PART: u32 = 100;
 const WATCHED_SECONDS: f64 = 10.0;
 /// The share of its time that it waits then.
 const STALLED: f64 = 0.5;
+/// A bound binds a program that has all of it but one part in so many.
+const BINDING_PART: u64 = 8;
 /// Less stored in memory is not worth a word.
 const STORED_BYTES: u64 = 16 << 20;
 /// Memory in all over what would be resident without Pagetide, and what is stored over what it is
@@ -123,25 +127,61 @@ impl Warnings {
         }
         if !self.said_stalled && span.seconds >= WATCHED_SECONDS && span.stalled > STALLED {
             self.said_stalled = true;
-            let option = match has.memory_budget_bytes {
+            told.push(format!(
+                "{}: {:.0} % of its time is spent waiting for pages; {}",
+                name(),
+                100.0 * span.stalled,
+                cure(process.pid, has)
+            ));
+        }
+    }
+}
+
+/// What helps process `pid`, which waits for pages: more of what binds it.
+fn cure(pid: u32, has: &Statistics) -> String {
+    let near = |bound: u64| has.resident_bytes >= bound - bound / BINDING_PART;
+    let limit = |pid: u32| format!("`pagetide limit {pid} SIZE` now");
+    let measure = format!("`pagetide stat {pid} --curve` says how much");
+    if let Some(automatic) = bound::automatic(has) {
+        let ceiling = Bytes(has.budget_bytes);
+        return match near(has.budget_bytes) {
+            true => format!(
+                "it has all of the {ceiling} that --resident {automatic} may give it: {}, a larger \
+                 --ceiling the next time, and {measure}",
+                limit(pid)
+            ),
+            false => format!(
+                "it has {} of the {ceiling} that --resident {automatic} may give it, and is not \
+                 followed well: a fixed --resident suits it better, and {measure}",
+                Bytes(has.resident_bytes)
+            ),
+        };
+    }
+    match (has.memory_budget_bytes, has.cap_bytes()) {
+        // Of the run's budget it may have no more, however large that is.
+        (0, Some(cap)) if near(cap) => format!(
+            "with more memory than {} it runs faster, and `pagetide limit {pid}` lets it have no \
+             more of the run's {}: {}, and {measure}",
+            Bytes(cap),
+            Bytes(has.run_budget_bytes),
+            limit(pid)
+        ),
+        (memory, _) => {
+            let option = match memory {
                 0 => "--resident",
                 _ => "--memory",
             };
             // A budget that is the run's is changed by the launcher's number, which this is.
-            let limited = match has.run_budget_bytes {
-                0 => process.pid,
-                _ => std::process::id(),
+            let (limited, bound) = match has.run_budget_bytes {
+                0 => (pid, has.bound_bytes()),
+                bytes => (std::process::id(), bytes),
             };
-            told.push(format!(
-                "{}: {:.0} % of its time is spent waiting for pages; with more memory than {} it \
-                 runs faster: `pagetide limit {} SIZE` now, a larger {option} the next time, and \
-                 `pagetide stat {} --curve` says how much",
-                name(),
-                100.0 * span.stalled,
-                Bytes(has.bound_bytes()),
-                limited,
-                process.pid
-            ));
+            format!(
+                "with more memory than {} it runs faster: {}, a larger {option} the next time, and \
+                 {measure}",
+                Bytes(bound),
+                limit(limited)
+            )
         }
     }
 }
@@ -267,8 +307,43 @@ mod tests {
         let told = &Warnings::default().at_end(&of_run)[0];
         let limit = format!("`pagetide limit {} SIZE`", std::process::id());
         assert!(told.contains(&limit) && told.contains("400 MiB"), "{told}");
+        of_run[0].reading.statistics.run_share_max_bytes = 310 << 20;
+        let told = &Warnings::default().at_end(&of_run)[0];
+        let limit = "than 310 MiB it runs faster, and `pagetide limit 9` lets it have no more of \
+                     the run's 400 MiB: `pagetide limit 9 SIZE` now";
+        assert!(
+            told.contains(limit) && !told.contains("--resident"),
+            "{told}"
+        );
+        // It has far less: others have the rest of the run's.
+        of_run[0].reading.statistics.run_share_max_bytes = 390 << 20;
+        assert!(Warnings::default().at_end(&of_run)[0].contains("a larger --resident"));
         assert!(warnings.take(at(60.0, 29.0, 13.0)).is_empty());
         assert!(Warnings::default().at_end(&at(60.0, 9.0, 50.0)).is_empty());
         assert_eq!(Warnings::default().at_end(&at(60.0, 50.0, 9.0)).len(), 1);
+    }
+
+    #[test]
+    fn of_a_budget_that_follows_the_program_the_ceiling_is_the_cure_only_where_it_is_reached() {
+        let told = |ceiling: u64| {
+            let mut followed = one();
+            let s = &mut followed.reading.statistics;
+            (s.automatic_slowdown, s.budget_bytes) = (0.1, ceiling);
+            (s.wall_seconds, s.refault_seconds, s.cpu_seconds) = (60.0, 50.0, 9.0);
+            s.compression_ratio = 3.0;
+            Warnings::default().at_end(&[followed]).concat()
+        };
+        let reached = told(310 << 20);
+        assert!(
+            reached.contains("310 MiB that --resident auto:10% may give it"),
+            "{reached}"
+        );
+        assert!(reached.contains("a larger --ceiling"), "{reached}");
+        let not_reached = told(2 << 30);
+        assert!(
+            not_reached.contains("it has 300 MiB of the 2 GiB"),
+            "{not_reached}"
+        );
+        assert!(!not_reached.contains("pagetide limit"), "{not_reached}");
     }
 }

@@ -7,8 +7,8 @@ use svg::node::element::{Group, Line, Path};
 use super::svg::{FAULT_PANEL, LEFT, RESIDENT_PANEL, RIGHT, Scale};
 use super::svg::{grid, key, page, step, text, tick, vertical};
 use crate::curve::{Need, Point};
-use crate::governed::printable;
 use crate::size::{Bytes, Count};
+use crate::text::printable;
 
 /// Times above this many times the time with all memory are not drawn: nobody would choose them.
 const TIME_MAX: f64 = 8.0;

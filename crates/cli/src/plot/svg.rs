@@ -158,10 +158,7 @@ fn budget_name(samples: &[Sample], budget_bytes: u64) -> String {
 }
 
 fn title(command: &str, samples: &[Sample]) -> String {
-    let command: String = crate::governed::printable(command)
-        .chars()
-        .take(70)
-        .collect();
+    let command: String = crate::text::printable(command).chars().take(70).collect();
     match samples.iter().map(|s| s.processes).max() {
         Some(several) if several > 1 => format!("{command} (up to {several} processes, added up)"),
         _ => command,

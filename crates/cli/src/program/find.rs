@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::exit::{Exit, Failure};
+use crate::size::Resident;
 
 /// What the C library searches when `PATH` is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
@@ -53,12 +54,17 @@ pub fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     }
     Err(match refused {
         Some(message) => Failure::new(Exit::NotExecutable, message),
-        None => Failure::new(
-            Exit::NotFound,
-            format!(
-                "{shown}: command not found in PATH; check the name, or give the program's path"
-            ),
-        ),
+        None => {
+            let next = match command
+                .to_str()
+                .and_then(|word| word.parse::<Resident>().ok())
+            {
+                Some(_) => format!("if it is the budget: pagetide run --resident {shown} -- CMD"),
+                None => "check the name, or give the program's path".to_owned(),
+            };
+            let text = format!("{shown}: command not found in PATH; {next}");
+            Failure::new(Exit::NotFound, text)
+        }
     })
 }
 
@@ -122,6 +128,8 @@ mod tests {
             exit_of("no-such-command-here", Some("/bin:/usr/bin")),
             Exit::NotFound
         );
+        let size = find(OsStr::new("64M"), Some(OsStr::new("/bin"))).unwrap_err();
+        assert!(size.message.contains("--resident 64M -- CMD"), "{size}");
         assert_eq!(exit_of("/no/such/file", None), Exit::NotFound);
         assert_eq!(exit_of("/etc/passwd", None), Exit::NotExecutable);
         assert_eq!(exit_of("/etc", None), Exit::NotExecutable);

@@ -30,6 +30,7 @@ const LIMIT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Shows the processes until the user leaves.
 pub fn top(bases: &Bases) -> Result<u8, Failure> {
+    bases.check(true)?;
     if !keys::is_there() {
         return Err(Failure::new(
             Exit::Failed,

@@ -10,9 +10,11 @@ use ratatui::widgets::{
 };
 
 use super::state::{Row, Server, State};
+use crate::bound;
 use crate::commands::served::ahead;
-use crate::governed::{bound_of, printable};
+use crate::governed::bound_of;
 use crate::size::{Bytes, Count, Nanoseconds};
+use crate::text::printable;
 
 /// Characters of the bar in the table.
 const BAR_CHARS: usize = 7;
@@ -238,6 +240,21 @@ fn bar_color(s: &Statistics) -> Color {
     }
 }
 
+/// What it has of its bound, and what that is.
+fn of_bound(s: &Statistics) -> String {
+    let what = match (bound::automatic(s), s.cap_bytes()) {
+        (Some(automatic), _) => format!(", {automatic}"),
+        (None, Some(_)) => format!(", limited, of the run's {}", Bytes(s.run_budget_bytes)),
+        (None, None) => String::new(),
+    };
+    format!(
+        " {} of {} ({:.0} %{what})",
+        Bytes(s.limited_bytes()),
+        Bytes(s.bound_bytes()),
+        100.0 * share(s)
+    )
+}
+
 fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
     let s = &row.process.reading.statistics;
     let latency = &s.fault_latency_ns;
@@ -258,12 +275,7 @@ fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
                 _ => "in all   ",
             }),
             Span::styled(bar(s, 24), Style::new().fg(bar_color(s))),
-            Span::from(format!(
-                " {} of {} ({:.0} %)",
-                Bytes(s.limited_bytes()),
-                Bytes(s.bound_bytes()),
-                100.0 * share(s)
-            )),
+            Span::from(of_bound(s)),
         ]),
         Line::from(format!(
             "managed  {}   store {}, ratio {:.2}   {}   errors {}",

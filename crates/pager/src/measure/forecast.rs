@@ -22,6 +22,8 @@ pub struct Forecast {
     undisturbed: f64,
     /// Threads that go on while one waits, that one included; at least 1.
     parallel: f64,
+    /// Pages missed in a second measured, with room for as much as each step says, or with more.
+    most_missed: Vec<f64>,
 }
 
 impl Forecast {
@@ -39,7 +41,15 @@ impl Forecast {
         let evict_ns = measured.take_cpu_ns as f64 / measured.takes as f64;
         let miss_ns = measured.fetch_wait_ns as f64 + beside * evict_ns;
         let own_ns = ((measured.takes * TAKE_NS) as f64).min(elapsed_ns / 2.0);
+        let pages_max = curve.pages_max;
+        let missed = |step: u64| curve.misses_per_second(step_of(pages_max, step) as f64);
+        // With more memory no more is missed: what looks so is chance.
+        let mut most_missed: Vec<f64> = (1..=STEPS).map(missed).collect();
+        for step in (1..most_missed.len()).rev() {
+            most_missed[step - 1] = most_missed[step - 1].max(most_missed[step]);
+        }
         Some(Forecast {
+            most_missed,
             curve,
             miss_ns,
             undisturbed: 1.0 - own_ns / elapsed_ns,
@@ -59,12 +69,20 @@ impl Forecast {
 
     /// Pages missed in all the time measured, with room for `pages`.
     pub fn misses(&self, pages: u64) -> f64 {
-        self.curve.misses_per_second(pages as f64) * self.curve.seconds
+        self.missed(pages) * self.curve.seconds
+    }
+
+    /// Pages missed in a second measured, with room for `pages`: never more than with less.
+    fn missed(&self, pages: u64) -> f64 {
+        let mut steps = 1..=STEPS;
+        let next = steps.position(|step| self.step(step) >= pages);
+        let least = next.map_or(0.0, |index| self.most_missed[index]);
+        self.curve.misses_per_second(pages as f64).max(least)
     }
 
     /// Pages missed in a second of the program's undisturbed time, with room for `pages`.
     pub fn misses_per_second(&self, pages: u64) -> f64 {
-        self.curve.misses_per_second(pages as f64) / self.undisturbed
+        self.missed(pages) / self.undisturbed
     }
 
     /// The expected time with room for `pages`, over that with room for all.
@@ -73,7 +91,7 @@ impl Forecast {
     }
 
     fn step(&self, step: u64) -> u64 {
-        (self.pages_max() * step / STEPS).max(1)
+        step_of(self.pages_max(), step)
     }
 
     /// The fewest pages with which no more is expected than `slowdown`.
@@ -96,6 +114,11 @@ impl Forecast {
         let deepest = (1..=STEPS).max_by(|a, b| depth(*a).total_cmp(&depth(*b)))?;
         (first > last && depth(deepest) > DEPTH).then(|| self.step(deepest))
     }
+}
+
+/// Pages of a step, of `pages_max` in use.
+fn step_of(pages_max: u64, step: u64) -> u64 {
+    (pages_max * step / STEPS).max(1)
 }
 
 #[cfg(test)]
@@ -137,6 +160,42 @@ mod tests {
             ..measured()
         };
         assert_eq!(Forecast::of(&idle, 2), None);
+    }
+
+    #[test]
+    fn more_memory_is_never_expected_to_be_worse() {
+        // A program that grows, and misses more in its second half, when it has more: by the
+        // curve's own reckoning, with room for half.
+        let part = |pages, fast: u32, slow: u32| {
+            let mut used = vec![0; AGES];
+            used[age_class(90_000_000)] = fast;
+            used[age_class(9_000_000_000)] = slow;
+            Part {
+                counts: 1,
+                pages,
+                used,
+                gone: vec![0; AGES],
+                open: vec![0; AGES],
+            }
+        };
+        let grows = Measured {
+            part_ns: 20_000_000_000,
+            parts: vec![
+                part(5000, 20, 980),
+                part(5500, 900, 100),
+                part(10_000, 20, 980),
+            ],
+            ..measured()
+        };
+        let forecast = Forecast::of(&grows, 2).unwrap();
+        let steps = |of: &dyn Fn(u64) -> f64| (1..=STEPS).map(of).collect::<Vec<f64>>();
+        let falls = |rates: &[f64]| rates.windows(2).all(|pair| pair[0] >= pair[1]);
+        let raw = steps(&|step| forecast.curve.misses_per_second(forecast.step(step) as f64));
+        assert!(!falls(&raw), "nothing to mend: {raw:?}");
+        assert!(falls(&steps(&|step| forecast.misses(forecast.step(step)))));
+        assert!(falls(
+            &steps(&|step| forecast.slowdown(forecast.step(step)))
+        ));
     }
 
     #[test]

@@ -55,9 +55,14 @@ pub enum Note {
     Lost,
 }
 
-/// The file to which processes append their notes, as lines `PID.SUFFIX TEXT`, that may not make
-/// files in the directory: those forked after the program gave up its privileges. They inherit it
-/// open.
+/// Bytes that a launcher reserves for [`lines`], so that a full file system silences nobody.
+pub const LINES_BYTES: u64 = 64 << 10;
+/// From here on in that file there is room for losses alone: whoever fills it has told of one.
+pub const LINES_OTHERS_BYTES: u64 = LINES_BYTES * 3 / 4;
+
+/// The file to which processes append their notes, as lines `PID.SUFFIX TEXT`, that cannot make
+/// files in the directory: it is full, or they were forked after the program gave up its
+/// privileges, and inherit the file open.
 pub fn lines(run_dir: &Path) -> PathBuf {
     run_dir.join("lines")
 }

@@ -12,7 +12,7 @@ use super::report::Statistics;
 use super::ungoverned::Ungoverned;
 
 /// Says that a mapped file is a ledger of this layout.
-pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG11");
+pub const LEDGER_MAGIC: u64 = u64::from_le_bytes(*b"PTLEDG12");
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
@@ -53,6 +53,12 @@ macro_rules! counters {
 counters! {
     budget_bytes,
     run_budget_bytes,
+    /// The most that this process may have of that, by its user's wish; 0 if nothing was wished.
+    run_share_max_bytes,
+    /// With a budget that follows the program: the share of its time that it may lose, in parts
+    /// of a million, and the least that it has all the same. Else 0.
+    automatic_millionths,
+    automatic_floor_bytes,
     resident_bytes,
     resident_bytes_max,
     managed_bytes,
@@ -159,6 +165,9 @@ impl Ledger {
             command: self.command(),
             budget_bytes: get(&self.budget_bytes),
             run_budget_bytes: get(&self.run_budget_bytes),
+            run_share_max_bytes: get(&self.run_share_max_bytes),
+            automatic_slowdown: get(&self.automatic_millionths) as f64 / 1e6,
+            automatic_floor_bytes: get(&self.automatic_floor_bytes),
             resident_bytes: get(&self.resident_bytes),
             resident_bytes_max: get(&self.resident_bytes_max),
             managed_bytes: get(&self.managed_bytes),

@@ -39,6 +39,17 @@ pub struct Statistics {
     /// 0.
     #[serde(default)]
     pub run_budget_bytes: u64,
+    /// The most that this process may have of the run's budget, if `pagetide limit` has said so of
+    /// it. Else 0.
+    #[serde(default)]
+    pub run_share_max_bytes: u64,
+    /// With a budget that follows the program, of which `budget_bytes` is the most: the share of
+    /// its time that it may lose to waiting for pages. Else 0.
+    #[serde(default)]
+    pub automatic_slowdown: f64,
+    /// And the least that the budget may be. Else 0.
+    #[serde(default)]
+    pub automatic_floor_bytes: u64,
     /// Bytes resident now, as the pager counts them.
     pub resident_bytes: u64,
     /// The most `resident_bytes` has been.
@@ -128,12 +139,19 @@ impl Statistics {
         }
     }
 
-    /// The bound that this process has, alone or with the others of its run.
+    /// The bound that this process has, alone or with the others of its run, of whose budget it may
+    /// be let have a part only.
     pub fn bound_bytes(&self) -> u64 {
         match self.run_budget_bytes {
             0 => self.limit_bytes(),
-            bytes => bytes,
+            bytes => self.cap_bytes().unwrap_or(bytes),
         }
+    }
+
+    /// What of its run's budget this process may have at most, if that is less than all.
+    pub fn cap_bytes(&self) -> Option<u64> {
+        let cap = self.run_share_max_bytes;
+        (cap > 0 && cap < self.run_budget_bytes).then_some(cap)
     }
 
     /// What counts against [`Statistics::limit_bytes`].

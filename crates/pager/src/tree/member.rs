@@ -143,12 +143,14 @@ impl Member {
         budget.set(FLOOR_PAGES.min(self.whole()));
     }
 
-    /// Its user lets this process have at most `pages` of the run's budget.
-    pub fn set_cap(&self, budget: &Budget, pages: u64) {
+    /// Its user lets this process have at most `pages` of the run's budget, as `ledger` then says.
+    pub fn set_cap(&self, budget: &Budget, pages: u64, ledger: &Ledger) {
         let pages = pages.max(1);
         match self.slot() {
             Some(slot) => {
                 slot.cap.store(pages, Release);
+                let bytes = pages.saturating_mul(PAGE_SIZE as u64);
+                ledger.run_share_max_bytes.store(bytes, Relaxed);
                 if pages < budget.get() {
                     budget.set(pages);
                 }

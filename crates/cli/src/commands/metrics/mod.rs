@@ -14,6 +14,7 @@ use crate::exit::{Exit, Failure};
 
 /// Exports what is known of all governed processes.
 pub fn metrics(options: &Metrics) -> Result<u8, Failure> {
+    options.bases.check(!options.once)?;
     if let Some(address) = options.listen {
         serve::serve(address, options)?;
     } else if let Some(path) = &options.textfile {

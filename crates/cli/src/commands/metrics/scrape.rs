@@ -2,13 +2,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pagetide_pager::protocol::files;
+use pagetide_pager::protocol::files::{self, Note};
 use pagetide_pager::report::Statistics;
 
 use crate::args::Metrics;
-use crate::governed::{self, Governed, printable};
+use crate::governed::{self, Governed};
 use crate::ledger_file::FaultTimes;
 use crate::runs;
+use crate::text::printable;
 
 /// What tells samples apart.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,13 +82,24 @@ pub fn now(options: &Metrics) -> BTreeMap<Labels, Sample> {
 
 fn add_run(run: &Path, pids: bool, samples: &mut BTreeMap<Labels, Sample>) {
     let launcher = files::launcher_of(run).unwrap_or(0);
-    for process in governed::recorded(run) {
+    let mut add = |process: &Governed| {
         let labels = Labels {
             run: launcher,
-            name: name_of(&process),
+            name: name_of(process),
             pid: pids.then_some(process.pid),
         };
-        samples.entry(labels).or_default().add(&process);
+        samples.entry(labels).or_default().add(process);
+    };
+    governed::recorded(run).iter().for_each(&mut add);
+    // Nothing is kept of those without a ledger when they have ended, but that they lost data.
+    governed::uncounted(run).for_each(|process| add(&process));
+    for (pid, _) in Note::Lost.read_all(run) {
+        let labels = Labels {
+            run: launcher,
+            name: String::new(),
+            pid: pids.then_some(pid),
+        };
+        samples.entry(labels).or_default().counters.lost += 1;
     }
 }
 

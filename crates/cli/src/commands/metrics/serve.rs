@@ -38,8 +38,9 @@ pub fn serve(address: SocketAddr, options: &Metrics) -> Result<(), Failure> {
 
 fn answer(mut connection: TcpStream, options: &Metrics) -> std::io::Result<()> {
     connection.set_write_timeout(Some(PATIENCE))?;
-    let (status, kind, body) = match request(&mut connection)? {
-        Some(Asked::Metrics) => match exposition::now(options) {
+    let asked = request(&mut connection)?;
+    let (status, kind, body) = match asked.path {
+        Path::Metrics => match exposition::now(options) {
             Ok(text) => ("200 OK", OPENMETRICS, text),
             Err(failure) => (
                 "500 Internal Server Error",
@@ -47,12 +48,12 @@ fn answer(mut connection: TcpStream, options: &Metrics) -> std::io::Result<()> {
                 failure.to_string(),
             ),
         },
-        Some(Asked::Other) => (
+        Path::Other => (
             "404 Not Found",
             "text/plain",
             "the metrics are at /metrics\n".to_owned(),
         ),
-        None => (
+        Path::None => (
             "400 Bad Request",
             "text/plain",
             "expected GET /metrics\n".to_owned(),
@@ -64,16 +65,28 @@ fn answer(mut connection: TcpStream, options: &Metrics) -> std::io::Result<()> {
         body.len()
     );
     connection.write_all(head.as_bytes())?;
-    connection.write_all(body.as_bytes())
+    match asked.only_head {
+        true => Ok(()),
+        false => connection.write_all(body.as_bytes()),
+    }
 }
 
-enum Asked {
+/// What is asked for.
+struct Asked {
+    path: Path,
+    /// By HEAD: the answer is as to GET, without its body.
+    only_head: bool,
+}
+
+enum Path {
     Metrics,
     Other,
+    /// It is no request, or for what is not done here.
+    None,
 }
 
-/// Reads the head of a request; `None` if it is none.
-fn request(connection: &mut TcpStream) -> std::io::Result<Option<Asked>> {
+/// Reads the head of a request.
+fn request(connection: &mut TcpStream) -> std::io::Result<Asked> {
     let deadline = Instant::now() + PATIENCE;
     let (mut head, mut buffer) = (Vec::new(), [0; 2048]);
     while head.len() < HEAD_BYTES_MAX {
@@ -91,16 +104,22 @@ fn request(connection: &mut TcpStream) -> std::io::Result<Option<Asked>> {
         let mut request = httparse::Request::new(&mut fields);
         match request.parse(&head) {
             Ok(httparse::Status::Partial) => {}
-            Ok(httparse::Status::Complete(_)) if request.method == Some("GET") => {
+            Ok(httparse::Status::Complete(_)) => {
                 let path = request.path.unwrap_or_default();
                 let path = path.split('?').next().unwrap_or_default();
-                return Ok(Some(match path {
-                    "/metrics" => Asked::Metrics,
-                    _ => Asked::Other,
-                }));
+                let only_head = request.method == Some("HEAD");
+                let path = match path {
+                    _ if !only_head && request.method != Some("GET") => Path::None,
+                    "/metrics" => Path::Metrics,
+                    _ => Path::Other,
+                };
+                return Ok(Asked { path, only_head });
             }
-            _ => break,
+            Err(_) => break,
         }
     }
-    Ok(None)
+    Ok(Asked {
+        path: Path::None,
+        only_head: false,
+    })
 }

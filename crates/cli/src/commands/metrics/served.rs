@@ -8,8 +8,8 @@ use prometheus_client::metrics::MetricType;
 
 use super::scrape::Labels;
 use super::times::encode_times;
-use crate::governed::printable;
 use crate::ledger_file::FaultTimes;
+use crate::text::printable;
 
 /// A count that only goes up. `_total` is added to its name.
 struct Counter {

@@ -40,7 +40,7 @@ pub fn diff(old: &Path, new: &Path, json: bool) -> Result<u8, Failure> {
         print_json(&differences)?;
     } else {
         for d in &differences {
-            let name = crate::governed::printable(&d.region);
+            let name = crate::text::printable(&d.region);
             print(&format!(
                 "{name}: {} pages from page {}\n",
                 d.pages, d.first_page

@@ -86,7 +86,7 @@ pub fn inspect(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
         for region in &file.regions {
             text += &format!(
                 "  region    '{}' at {:#x}, {}: {} pages stored",
-                crate::governed::printable(&region.name),
+                crate::text::printable(&region.name),
                 region.address,
                 Bytes(region.bytes),
                 region.pages_stored
