@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 _TABLE = ".arrays"
 _TABLE_BYTES = 1 << 20
 
-# Service threads of allocators, which pyarrow and others bring along.
-IDLE = ("jemalloc_bg_thd",)
-
 
 def _owner_of(array: Any) -> Owner:
     """The region or mapping that `array`, and nothing but arrays of its kind, lies in."""
@@ -219,22 +216,20 @@ class Snapshotter(_pagetide.Snapshotter):
         since: Snapshot | str | None = None,
         *,
         patience: float = 1.0,
-        idle: tuple[str, ...] = IDLE,
     ) -> Snapshot:
         """Begins a snapshot into a new file at `path`, and returns once its instant is past.
 
         The other threads hold still for that moment; then they go on, and the file is written. It
-        is there when it is complete, and not before.
+        is there when it is complete, and not before. Threads that block all signals cannot be held;
+        such a one waits where it writes to the arrays meanwhile.
 
         :param since: an earlier one of this snapshotter, or its id: only what was written since
             is saved. Its file must stay beside the new one.
         :param patience: seconds to wait for all threads to hold still.
-        :param idle: names (as in /proc/self/task/*/comm) of threads that never write to the arrays
-            and are not held still, since they block all signals.
         :raises SnapshotError: the message says what is wrong, and no file is left.
         """
         base = since.id if isinstance(since, Snapshot) else since
-        return Snapshot(self._take(os.fspath(path), base, patience, list(idle)))
+        return Snapshot(self._take(os.fspath(path), base, patience))
 
     def __enter__(self) -> Snapshotter:
         return self

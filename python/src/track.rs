@@ -131,21 +131,6 @@ impl Tracker {
     }
 }
 
-/// Exempts the threads with these names from being held still, until the answer is dropped.
-fn exempt(names: &[String]) -> Vec<track::Exemption> {
-    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten();
-    let is_named = |task: &std::fs::DirEntry| {
-        let name = std::fs::read_to_string(task.path().join("comm"));
-        name.is_ok_and(|name| names.iter().any(|known| known == name.trim_end()))
-    };
-    let named = tasks.flatten().filter(is_named);
-    let id = |task: std::fs::DirEntry| task.file_name().to_str()?.parse().ok();
-    named
-        .filter_map(id)
-        .filter_map(track::Exemption::of)
-        .collect()
-}
-
 fn id_of(text: &str) -> PyResult<SnapshotId> {
     let mut id = [0; 16];
     let is_hex = text.len() == 32 && text.is_ascii();
@@ -198,16 +183,15 @@ impl Snapshotter {
     }
 
     /// Takes one into a new file at `path`, of what was written since the snapshot `since`, if
-    /// that is given. All other threads hold still for a moment, but those named in `idle`;
-    /// `patience` is in seconds.
-    #[pyo3(signature = (path, since, patience, idle))]
+    /// that is given. All other threads hold still for a moment, but those that block all
+    /// signals; `patience` is in seconds.
+    #[pyo3(signature = (path, since, patience))]
     fn _take(
         &self,
         py: Python<'_>,
         path: PathBuf,
         since: Option<&str>,
         patience: f64,
-        idle: Vec<String>,
     ) -> PyResult<Snapshot> {
         check_process(self.pid)?;
         let plan = match since {
@@ -222,10 +206,7 @@ impl Snapshotter {
         let taker = snapshotter.get()?;
         let hold = ParkThreads { patience };
         let snapshot = py
-            .detach(|| {
-                let _idle = exempt(&idle);
-                taker.snapshot(path, plan.pre_armed(), hold)
-            })
+            .detach(|| taker.snapshot(path, plan.pre_armed(), hold))
             .map_err(errors::snapshot)?;
         Ok(Snapshot {
             id: snapshot.id().to_string(),

@@ -1,10 +1,13 @@
 """Arrays by pagetide beside numpy's own ways, with the same memory; each in a process of its own.
 
-    beside.py [--gib 2] [--share 0.12] [--runs 3] [--directory .] [sum] [random] [update]
+    beside.py [--gib 2] [--share 0.12] [--runs 3] [--reads 200000] [--directory .]
+              [sum] [random] [update]
 
 sum, random  an .npy file by `load` and by `numpy.memmap`, both in a memory cgroup of the share of
              the array and 48 MiB for the interpreter. A first pass (the file is in no cache) and
-             one after it; 200 000 elements at random.
+             one after it; `reads` elements at random. "advised" is numpy.memmap of which the kernel
+             was told that reads are at random. What numpy.memmap reads around each of them is the
+             disk's read_ahead_kb.
 update       `a[i] = 3 * a[i] + 1` for 20 000 elements at random at a time: `pagetide.empty` with
              the store `ram:`, and numpy in a cgroup of the same limit with swap on zram.
 
@@ -14,6 +17,7 @@ For root, in an environment with pagetide and numpy. The cgroup, the swap and th
 import argparse
 import contextlib
 import json
+import mmap
 import os
 import statistics
 import subprocess
@@ -22,7 +26,6 @@ import time
 from pathlib import Path
 
 PROCESS_BYTES = 48 << 20
-RANDOM_READS = 200_000
 BATCHES, BATCH = 20, 20_000
 
 
@@ -36,8 +39,11 @@ def timed(work):
 def source_array(way, path, resident):
     import numpy as np
 
-    if way == "memmap":
-        return np.load(path, mmap_mode="r")
+    if way != "load":
+        array = np.load(path, mmap_mode="r")
+        if way == "advised":
+            array._mmap.madvise(mmap.MADV_RANDOM)
+        return array
     import pagetide
 
     return pagetide.load(path, resident=resident)
@@ -50,22 +56,22 @@ def forget(path):
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def work_sum(way, path, resident):
+def work_sum(way, path, resident, _reads):
     array = source_array(way, path, resident)
     passes = [timed(array.sum) for _ in range(2)]
     return {"cold": passes[0][0], "warm": passes[1][0]}, float(passes[1][1])
 
 
-def work_random(way, path, resident):
+def work_random(way, path, resident, reads):
     import numpy as np
 
     array = source_array(way, path, resident)
-    places = np.random.default_rng(1).integers(0, len(array), RANDOM_READS)
+    places = np.random.default_rng(1).integers(0, len(array), reads)
     took, total = timed(lambda: array[places].sum())
     return {"random": took}, float(total)
 
 
-def work_update(way, gib, resident):
+def work_update(way, gib, resident, _reads):
     import numpy as np
 
     count = int(gib * (1 << 27))
@@ -127,14 +133,15 @@ def zram_swap(length):
         (control / "hot_remove").write_text(number)
 
 
-def run(task, way, subject, resident, procs):
+def run(task, way, subject, resident, reads, procs):
     """Times of one worker, in the cgroup of `procs` if there is one, and its result."""
 
     def enter():
         if procs is not None:
             procs.write_text(str(os.getpid()))
 
-    arguments = [sys.executable, __file__, "--worker", task, way, str(subject), str(resident)]
+    numbers = [str(subject), str(resident), str(reads)]
+    arguments = [sys.executable, __file__, "--worker", task, way, *numbers]
     done = subprocess.run(arguments, preexec_fn=enter, check=True, stdout=subprocess.PIPE)
     return json.loads(done.stdout)
 
@@ -156,8 +163,8 @@ def measure(task, ways, runs, one):
             f"{way} {middle[way]:.2f} s ({min(all_of[way]):.2f} to {max(all_of[way]):.2f})"
             for way in ways
         ]
-        ratio = middle[ways[0]] / middle[ways[1]]
-        print(f"{name:8} {', '.join(columns)}; ratio {ratio:.2f}", flush=True)
+        ratios = [f"{middle[ways[0]] / middle[way]:.2f}" for way in ways[1:]]
+        print(f"{name:8} {', '.join(columns)}; ratio {', '.join(ratios)}", flush=True)
 
 
 def measure_file(tasks, options):
@@ -177,9 +184,10 @@ def measure_file(tasks, options):
 
                 def one(way, task=task):
                     forget(path)
-                    return run(task, way, path, resident, procs)
+                    return run(task, way, path, resident, options.reads, procs)
 
-                measure(task, ("load", "memmap"), options.runs, one)
+                ways = ("load", "memmap", *(["advised"] if task == "random" else []))
+                measure(task, ways, options.runs, one)
     finally:
         path.unlink(missing_ok=True)
 
@@ -192,21 +200,22 @@ def measure_update(options):
 
         def one(way):
             # Both compress elsewhere what is not resident: zram's memory is in no cgroup.
-            return run("update", way, options.gib, resident, procs if way == "numpy" else None)
+            return run("update", way, options.gib, resident, 0, procs if way == "numpy" else None)
 
         measure("update", ("empty", "numpy"), options.runs, one)
 
 
 def main():
     if sys.argv[1:2] == ["--worker"]:
-        task, way, subject, resident = sys.argv[2:]
+        task, way, subject, resident, reads = sys.argv[2:]
         subject = float(subject) if task == "update" else subject
-        print(json.dumps(WORK[task](way, subject, int(resident))))
+        print(json.dumps(WORK[task](way, subject, int(resident), int(reads))))
         return
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--gib", type=float, default=2)
     parser.add_argument("--share", type=float, default=0.12)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--reads", type=int, default=200_000)
     parser.add_argument("--directory", default=".")
     parser.add_argument("tasks", nargs="*", default=["sum", "random"], choices=sorted(WORK))
     options = parser.parse_args()

@@ -212,6 +212,12 @@ fn a_file_of_sqlites_follows_the_database_in_memory() {
     }
 }
 
+/// The program that `compare.py` measures calls with.
+#[test]
+fn calls_that_are_measured_do_what_they_should() {
+    in_every_way(&plain("tests/c/cost.c", false));
+}
+
 #[test]
 fn mistakes_get_a_code_and_a_message() {
     in_every_way(&plain("tests/c/mistakes.c", true));

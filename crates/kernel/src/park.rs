@@ -6,7 +6,11 @@
 //! after a signal (`poll`, `epoll_wait`, `nanosleep`, `select`) return `EINTR` then, as after any
 //! signal.
 //!
+//! A thread that blocks the signal is let run: it may write until it runs into a protection that
+//! nobody takes off meanwhile. Who needs one instant has to see to that.
+//!
 //! While threads are parked nothing may be allocated: one of them may hold the allocator's lock.
+use std::io::Write;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
@@ -14,6 +18,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, RawDir, openat};
 use rustix::io::Errno;
 
+use crate::procfs::status::Status;
 use crate::sync::{Mutex, MutexGuard, futex_wait, futex_wake, now_ns};
 
 /// Threads that can be parked, and threads that can be exempt.
@@ -36,10 +41,8 @@ static SIGNAL: Mutex<Option<i32>> = Mutex::new(None);
 pub enum ParkError {
     /// A thread did not stop in time.
     #[error(
-        "thread {thread} of this process did not stop within {after:?}: it blocks signal \
-         {signal}, or waits in the kernel; \
-         let it unblock the signal, exempt it if it never writes to the memory, or hold the \
-         writers by a closure of your own"
+        "thread {thread} of this process did not stop within {after:?} at signal {signal}: it \
+         waits in the kernel; be more patient, or hold the writers by a closure of your own"
     )]
     Stubborn {
         /// Its ID.
@@ -66,7 +69,8 @@ pub enum ParkError {
     System(#[from] Errno),
 }
 
-/// While this lives, all other threads of the process that are not exempt hold still.
+/// While this lives, all other threads of the process hold still that are not exempt and do not
+/// block the signal.
 #[derive(Debug)]
 #[must_use = "the threads are released when this is dropped"]
 pub struct Parked {
@@ -81,12 +85,7 @@ pub struct Exemption(usize);
 impl Exemption {
     /// Exempts the calling thread. `None` when [`THREADS_MAX`] are exempt.
     pub fn current_thread() -> Option<Exemption> {
-        Exemption::of(thread_id())
-    }
-
-    /// Exempts the thread with this ID, for one that cannot do it itself: a library's service
-    /// thread that blocks all signals, say. `None` when [`THREADS_MAX`] are exempt.
-    pub fn of(thread: i32) -> Option<Exemption> {
+        let thread = thread_id();
         let free = |entry: &AtomicI32| entry.compare_exchange(0, thread, SeqCst, SeqCst).is_ok();
         let index = EXEMPT.iter().position(free)?;
         EXEMPT_HIGH_WATER.fetch_max(index + 1, SeqCst);
@@ -144,38 +143,104 @@ fn choose_signal() -> Result<i32, ParkError> {
     Err(ParkError::NoSignal)
 }
 
-/// Calls `visit` with every thread of this process, without allocating. Threads that start
-/// meanwhile may be missed.
-fn for_each_thread(tasks: &OwnedFd, mut visit: impl FnMut(i32)) -> Result<(), Errno> {
-    rustix::fs::seek(tasks, rustix::fs::SeekFrom::Start(0))?;
-    let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
-    let mut entries = RawDir::new(tasks.as_fd(), &mut buffer);
-    while let Some(entry) = entries.next() {
-        let entry = entry?;
-        let name = entry.file_name().to_bytes();
-        let number = std::str::from_utf8(name)
-            .ok()
-            .and_then(|name| name.parse().ok());
-        if let Some(thread) = number {
-            visit(thread);
-        }
-    }
-    Ok(())
+/// Threads, as many as can be parked, in no memory of the allocator's.
+struct Threads {
+    ids: [i32; THREADS_MAX],
+    count: usize,
 }
 
-/// Stops all other threads of this process that are not exempt, within `patience`.
+impl Default for Threads {
+    fn default() -> Threads {
+        Threads {
+            ids: [0; THREADS_MAX],
+            count: 0,
+        }
+    }
+}
+
+impl Threads {
+    /// False where there is no room.
+    fn add(&mut self, thread: i32) -> bool {
+        let Some(entry) = self.ids.get_mut(self.count) else {
+            return false;
+        };
+        *entry = thread;
+        self.count += 1;
+        true
+    }
+
+    fn contains(&self, thread: i32) -> bool {
+        self.ids[..self.count].contains(&thread)
+    }
+}
+
+/// `/proc/self/task`. Nothing here allocates.
+struct Tasks(OwnedFd);
+
+impl Tasks {
+    /// Calls `visit` with every thread of this process. Threads that start meanwhile may be missed.
+    fn for_each(&self, mut visit: impl FnMut(i32)) -> Result<(), Errno> {
+        rustix::fs::seek(&self.0, rustix::fs::SeekFrom::Start(0))?;
+        let mut buffer = [std::mem::MaybeUninit::<u8>::uninit(); 4096];
+        let mut entries = RawDir::new(self.0.as_fd(), &mut buffer);
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            let number = std::str::from_utf8(name)
+                .ok()
+                .and_then(|name| name.parse().ok());
+            if let Some(thread) = number {
+                visit(thread);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `thread` blocks `signal`; not where it has ended, or that cannot be read.
+    fn blocks(&self, thread: i32, signal: i32) -> bool {
+        let mut path = [0u8; 32];
+        let mut room = &mut path[..];
+        if write!(room, "{thread}/status").is_err() {
+            return false;
+        }
+        let left = room.len();
+        let path = &path[..path.len() - left];
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let Ok(file) = openat(&self.0, path, flags, Mode::empty()) else {
+            return false;
+        };
+        let mut text = [0u8; 4096];
+        let read = rustix::io::read(file, &mut text).unwrap_or(0);
+        // The first line has the thread's name, which need not be text.
+        let lines = text[..read].split(|byte| *byte == b'\n');
+        lines
+            .filter_map(|line| std::str::from_utf8(line).ok())
+            .find_map(|line| Status(line).set("SigBlk"))
+            .is_some_and(|set| set & 1 << (signal - 1) != 0)
+    }
+}
+
+/// Stops all other threads of this process that are not exempt, within `patience`. Those that block
+/// the signal run on.
 pub fn park_others(patience: Duration) -> Result<Parked, ParkError> {
     let mut chosen = SIGNAL.lock();
     let signal = match *chosen {
         Some(signal) => signal,
         None => *chosen.insert(choose_signal()?),
     };
-    let tasks = openat(
+    let tasks = Tasks(openat(
         rustix::fs::CWD,
         c"/proc/self/task",
         OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
         Mode::empty(),
-    )?;
+    )?);
+    // Asked before anybody stops: it takes a while for each.
+    let mut blocking = Threads::default();
+    tasks.for_each(|thread| {
+        if tasks.blocks(thread, signal) {
+            blocking.add(thread);
+        }
+    })?;
     while INSIDE.load(SeqCst) != 0 {
         std::thread::yield_now();
     }
@@ -186,36 +251,44 @@ pub fn park_others(patience: Duration) -> Result<Parked, ParkError> {
     let parked = Parked {
         _one_at_a_time: chosen,
     };
-    stop_all(&tasks, signal, patience)?;
+    stop_all(&tasks, signal, &blocking, patience)?;
     Ok(parked)
 }
 
-fn stop_all(tasks: &OwnedFd, signal: i32, patience: Duration) -> Result<(), ParkError> {
+/// `blocking` blocked the signal just now.
+fn stop_all(
+    tasks: &Tasks,
+    signal: i32,
+    blocking: &Threads,
+    patience: Duration,
+) -> Result<(), ParkError> {
     let (own, process) = (
         thread_id(),
         rustix::process::getpid().as_raw_nonzero().get(),
     );
     let deadline = now_ns() + patience.as_nanos() as u64;
-    let mut signalled = [0i32; THREADS_MAX];
-    let mut signalled_count = 0;
+    let mut signalled = Threads::default();
     loop {
         let parked = (PARKED_COUNT.load(SeqCst) as usize).min(THREADS_MAX);
         let (mut awaited, mut failure) = (None, None);
-        for_each_thread(tasks, |thread| {
+        tasks.for_each(|thread| {
             let is = |list: &[AtomicI32]| list.iter().any(|entry| entry.load(SeqCst) == thread);
             if thread == own || is(&PARKED[..parked]) || is_exempt(thread) {
                 return;
             }
-            awaited = Some(thread);
-            if signalled[..signalled_count].contains(&thread) {
+            // Not sent to one that blocks it: signals would pile up there.
+            let sent = signalled.contains(thread);
+            if (sent || blocking.contains(thread)) && tasks.blocks(thread, signal) {
                 return;
             }
-            if signalled_count == THREADS_MAX {
+            awaited = Some(thread);
+            if sent {
+                return;
+            }
+            if !signalled.add(thread) {
                 failure = Some(ParkError::TooMany);
                 return;
             }
-            signalled[signalled_count] = thread;
-            signalled_count += 1;
             // SAFETY: tgkill(2) of a thread of our own; one that has just ended is not there any
             // more, which is as good.
             unsafe { libc::syscall(libc::SYS_tgkill, process, thread, signal) };
@@ -225,7 +298,7 @@ fn stop_all(tasks: &OwnedFd, signal: i32, patience: Duration) -> Result<(), Park
         }
         let Some(thread) = awaited else {
             // A thread stopped may have made another that the list did not show yet; once nobody
-            // runs, a list is complete.
+            // runs, a list is complete. One that blocks the signal makes such as block it, too.
             let now_parked = (PARKED_COUNT.load(SeqCst) as usize).min(THREADS_MAX);
             if now_parked == parked {
                 return Ok(());
@@ -263,20 +336,22 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU64};
 
-    /// Held by each test: parking is of the whole process, and one of them has a thread that blocks
-    /// the signal.
+    /// Held by each test: parking is of the whole process, and one of them has a thread that does
+    /// not stop.
     static ALONE: Mutex<()> = Mutex::new(());
+
+    /// Ends the threads however the test ends.
+    struct Ends<'a>(&'a AtomicBool);
+
+    impl Drop for Ends<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, SeqCst);
+        }
+    }
 
     #[test]
     fn parked_threads_write_nothing_and_go_on_after() {
         let _alone = ALONE.lock();
-        /// Ends the threads however the test ends.
-        struct Ends<'a>(&'a AtomicBool);
-        impl Drop for Ends<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, SeqCst);
-            }
-        }
         static COUNTERS: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
         let stop = AtomicBool::new(false);
         let sum = || -> u64 { COUNTERS.iter().map(|c| c.load(SeqCst)).sum() };
@@ -310,24 +385,87 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_blocks_the_signal_is_named_and_the_others_go_on() {
+    fn a_thread_that_blocks_the_signal_runs_on_and_is_sent_none() {
         let _alone = ALONE.lock();
-        let (blocked, done) = (AtomicI32::new(0), AtomicBool::new(false));
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let (done, pending) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
+            let _ends = Ends(&done);
             scope.spawn(|| {
                 crate::thread::set_signal_mask(u64::MAX);
-                blocked.store(thread_id(), SeqCst);
                 while !done.load(SeqCst) {
-                    std::thread::sleep(Duration::from_millis(1));
+                    COUNTER.fetch_add(1, SeqCst);
+                }
+                // SAFETY: a zeroed set is valid to be filled in.
+                unsafe {
+                    let mut set: libc::sigset_t = std::mem::zeroed();
+                    libc::sigpending(&mut set);
+                    let any = (1..=libc::SIGRTMAX()).any(|one| libc::sigismember(&set, one) == 1);
+                    pending.store(any, SeqCst);
                 }
             });
-            while blocked.load(SeqCst) == 0 {
+            while COUNTER.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            for _ in 0..3 {
+                let parked = park_others(Duration::from_secs(20)).unwrap();
+                let before = COUNTER.load(SeqCst);
+                while COUNTER.load(SeqCst) == before {
+                    std::thread::yield_now();
+                }
+                drop(parked);
+            }
+        });
+        assert!(
+            !pending.load(SeqCst),
+            "a signal waits in a thread that blocks all"
+        );
+    }
+
+    /// One that waits in the kernel for the end of another task, as after `vfork`, hears no signal.
+    #[test]
+    fn a_thread_that_waits_in_the_kernel_is_named() {
+        static STATE: AtomicU32 = AtomicU32::new(0);
+        const WAITS: u32 = 1;
+        const DONE: u32 = 2;
+        extern "C" fn task(_: *mut libc::c_void) -> i32 {
+            STATE.store(WAITS, SeqCst);
+            while STATE.load(SeqCst) != DONE {
+                futex_wait(&STATE, WAITS, None);
+            }
+            0
+        }
+        /// Ends the task however the test ends.
+        struct Done;
+        impl Drop for Done {
+            fn drop(&mut self) {
+                STATE.store(DONE, SeqCst);
+                futex_wake(&STATE, 1);
+            }
+        }
+        let _alone = ALONE.lock();
+        let mut stack = vec![0u128; 1 << 12];
+        let thread = AtomicI32::new(0);
+        std::thread::scope(|scope| {
+            let _done = Done;
+            scope.spawn(|| {
+                thread.store(thread_id(), SeqCst);
+                let top = stack.as_mut_ptr_range().end.cast();
+                let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+                // SAFETY: the task has a stack of its own; this thread waits until it has ended.
+                unsafe {
+                    let child = libc::clone(task, top, flags, std::ptr::null_mut());
+                    assert!(child > 0, "clone: {}", std::io::Error::last_os_error());
+                    assert_eq!(libc::waitpid(child, std::ptr::null_mut(), 0), child);
+                }
+            });
+            while STATE.load(SeqCst) != WAITS {
                 std::thread::yield_now();
             }
             let result = park_others(Duration::from_millis(300));
-            done.store(true, SeqCst);
+            let expected = thread.load(SeqCst);
             assert!(
-                matches!(result, Err(ParkError::Stubborn { .. })),
+                matches!(result, Err(ParkError::Stubborn { thread, .. }) if thread == expected),
                 "{result:?}"
             );
         });

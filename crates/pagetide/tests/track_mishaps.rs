@@ -4,13 +4,15 @@ mod support;
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use pagetide::track::snapshot::sink::Sink;
 use pagetide::track::snapshot::{Plan, SnapshotError};
-use pagetide::track::{DirtyTracker, Method, ParkThreads};
+use pagetide::track::{DirtyTracker, Method, ParkThreads, Snapshotter};
 use pagetide::{Delivery, Region};
+use pagetide_kernel::thread::{C_LIBRARY_SIGNALS, set_signal_mask};
 use support::patience::{fewer, is_slow, up_to};
+use support::regions::{self, DELIVERIES};
 use support::snapshots::{StopsAtEnd, memory, no_hold, restored, snapshotter};
 use support::{PAGE, Plain, Random, skipped};
 
@@ -167,6 +169,98 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
         }
         stop.store(true, SeqCst);
     });
+}
+
+/// Takes snapshots while two threads that block the signal for parking write pages in turns. Whose
+/// turn it is stands in no memory that is saved, so the two are in step though nobody holds them: a
+/// snapshot must show all writes up to one, and none after it.
+fn instants_hold(
+    snapshotter: &Snapshotter,
+    pages: usize,
+    page: &(dyn Fn(usize) -> *mut u64 + Sync),
+) {
+    const OWN_FAULTS: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
+    let at = |write: u64| (write * 1031) as usize % WRITTEN * (pages / WRITTEN);
+    let (stop, turn) = (AtomicBool::new(false), AtomicU64::new(0));
+    let directory = tempfile::tempdir().unwrap();
+    std::thread::scope(|scope| {
+        let _stops = StopsAtEnd(&stop);
+        for own in 0..2 {
+            let (stop, turn) = (&stop, &turn);
+            scope.spawn(move || {
+                set_signal_mask(!(OWN_FAULTS | C_LIBRARY_SIGNALS));
+                while !stop.load(SeqCst) {
+                    let write = turn.load(SeqCst);
+                    if write % 2 == own {
+                        // SAFETY: within the memory, which the caller keeps.
+                        unsafe { &*page(at(write)).cast::<AtomicU64>() }.store(write + 1, SeqCst);
+                        turn.store(write + 1, SeqCst);
+                    } else {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        for round in 0..fewer(40) {
+            let (path, patience) = (directory.path().join("s"), up_to(20));
+            let plan = match round % 2 {
+                0 => Plan::full(),
+                _ => Plan::full().pre_armed(),
+            };
+            let snapshot = snapshotter.snapshot(&path, plan, ParkThreads { patience });
+            snapshot.unwrap().wait().unwrap();
+            let shown = restored(&path, pages);
+            let value = |page| shown.word(page, 0).load(SeqCst);
+            let last = (0..WRITTEN as u64)
+                .map(|write| value(at(write)))
+                .max()
+                .unwrap();
+            for back in 0..last.min(WRITTEN as u64) {
+                let write = last - 1 - back;
+                assert_eq!(
+                    value(at(write)),
+                    write + 1,
+                    "round {round}: {last} is there"
+                );
+            }
+        }
+    });
+}
+
+/// So many that protecting them takes long enough for threads to run meanwhile, and how many are
+/// written.
+const HELD_PAGES: usize = 1 << 17;
+const WRITTEN: usize = 1 << 10;
+
+#[test]
+fn threads_that_block_all_signals_write_on_and_do_not_spoil_an_instant() {
+    let _watch = ends_in_time();
+    for delivery in DELIVERIES {
+        let plain = Plain::new(HELD_PAGES);
+        let Some(snapshotter) = snapshotter(&plain, delivery, true) else {
+            return;
+        };
+        instants_hold(&snapshotter, HELD_PAGES, &|page| {
+            plain.word(page, 0).as_ptr()
+        });
+    }
+}
+
+#[test]
+fn threads_that_block_all_signals_do_not_spoil_an_instant_of_a_region() {
+    let _watch = ends_in_time();
+    for delivery in DELIVERIES {
+        let pages = HELD_PAGES / 4;
+        let Some(region) = regions::region(pages, pages, delivery) else {
+            return;
+        };
+        // Protecting what is not resident takes no time.
+        (0..pages).for_each(|page| regions::word(&region, page, 1).store(1, SeqCst));
+        let snapshotter = regions::snapshotter(&region, true);
+        instants_hold(&snapshotter, pages, &|page| {
+            regions::word(&region, page, 0).as_ptr()
+        });
+    }
 }
 
 #[test]

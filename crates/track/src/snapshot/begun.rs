@@ -44,11 +44,15 @@ impl Begun<'_> {
             let start_ns = now_ns();
             if !begun.armed {
                 begun.armed = true;
-                shared.begin(base);
-                result = begun.armer.protect_all();
-                if result.is_ok() {
-                    shared.start.arm();
-                }
+                // A writer that is not held still waits at the first page that is protected
+                // already: the instant is when all are.
+                shared.guard.barred(|| {
+                    shared.begin(base);
+                    result = begun.armer.protect_all();
+                    if result.is_ok() {
+                        shared.start.arm();
+                    }
+                });
             }
             armed_ns = now_ns() - start_ns;
         });

@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// Begins the snapshot of the next epoch: called between the holding of the writers and the
-    /// arming, when pages written from now on must be saved first.
+    /// arming, while faults are barred, when pages written from now on must be saved first.
     pub fn begin(&self, base: u32) -> u32 {
         let epoch = self.phase().epoch + 1;
         let phase = Phase {

@@ -8,8 +8,11 @@ const LEAST: Duration = Duration::from_millis(1);
 
 /// Holds every writer still, calls `arm`, and lets them go: this is the whole pause of a snapshot.
 ///
-/// While `arm` runs, no thread may be in the middle of a write to the memory, and none may begin
-/// one. Any closure that takes the locks the writers take will do:
+/// What is written to the memory while `arm` runs is in the snapshot, up to each thread's first
+/// write to a page that is protected already: there it waits for the end of `arm`. So no thread has
+/// to be held for memory to be that of one instant. Those that change several places together are,
+/// not to be in the middle of it; and the fewer threads write, the sooner `arm` is done. Any
+/// closure that takes the locks the writers take will do:
 ///
 /// ```
 /// use pagetide::track::Hold;
@@ -34,9 +37,10 @@ impl<F: FnOnce(&mut dyn FnMut())> Hold for F {
     }
 }
 
-/// Parks all other threads of the process by a signal. Blocking calls that the kernel does not
-/// restart (`poll`, `nanosleep`) return `EINTR` in them. Writes by the kernel on the program's
-/// behalf that are under way (`io_uring`, direct I/O) are not held.
+/// Parks all other threads of the process by a signal, but for those that block it: these go on
+/// until they write to a page that is protected already, where they wait. Blocking calls that the
+/// kernel does not restart (`poll`, `nanosleep`) return `EINTR` in parked threads. Writes by the
+/// kernel on the program's behalf that are under way (`io_uring`, direct I/O) are not held.
 ///
 /// ```
 /// use pagetide::track::{Hold, ParkThreads};
