@@ -27,6 +27,8 @@ import sys
 import time
 from pathlib import Path
 
+import firecracker
+
 HERE = Path(__file__).resolve().parent
 # The suite of Debian's that has each version.
 SUITES = {"4.1": "trixie", "4.2": "sid"}
@@ -554,6 +556,8 @@ def main():
     parser.add_argument("--bench", type=int, metavar="RUNS")
     parser.add_argument("--twice", type=int, metavar="SECONDS")
     options = parser.parse_args()
+    if not (options.bench or options.twice):
+        say(f"SKIPPED: Firecracker itself: {firecracker.missing()}")
     why = able()
     if why:
         say(f"SKIPPED: {why}")
