@@ -7,11 +7,13 @@ usage: run.py --pagetide PATH --work DIRECTORY [--criu 4.1 4.2] [--megabytes N] 
 CRIU's packages are unpacked below DIRECTORY and run from there; nothing of the system is replaced.
 Two programs are restored with each version, and every byte of theirs is verified: one in Python,
 and a Redis; both from images, and from a store that their pages were packed into. Then CRIU's own tests of lazy restores run, those that its daemon passes. What cannot
-be had is SKIPPED, loudly; exit code 77 if that is everything. --bench measures instead how long a
+be had is SKIPPED, loudly; exit code 77 if that is everything. Meanwhile pipes may be as large as
+CRIU's page server makes them (fs.pipe-max-size, fs.pipe-user-pages-soft); that is put back. --bench measures instead how long a
 restored Redis takes to its first answer, with either daemon, and restored all at once. --twice measures what a store grows by
 when both programs are dumped and packed twice, so many seconds apart.
 """
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -24,6 +26,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import firecracker
 
 HERE = Path(__file__).resolve().parent
 # The suite of Debian's that has each version.
@@ -303,6 +307,28 @@ def page_server(criu, daemon, place, megabytes):
         program.end()
 
 
+@contextlib.contextmanager
+def large_pipes():
+    """Lets CRIU's page server make its pipes as large as it wants, which else needs
+    CAP_SYS_RESOURCE. What is changed of the system is put back."""
+    wanted = {"fs/pipe-user-pages-soft": "0", "fs/pipe-max-size": str(1 << 30)}
+    before = {}
+    try:
+        for name, value in wanted.items():
+            setting = Path("/proc/sys") / name
+            there = setting.read_text().strip()
+            try:
+                setting.write_text(value)
+            except OSError as error:
+                say(f"{setting} cannot be set ({error}): page servers of CRIU may fail here")
+                continue
+            before[setting] = there
+        yield
+    finally:
+        for setting, value in before.items():
+            setting.write_text(value)
+
+
 class Unable(Exception):
     """This cannot be done here."""
 
@@ -526,10 +552,12 @@ def main():
     parser.add_argument("--pagetide", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--criu", nargs="+", choices=SUITES, default=list(SUITES))
-    parser.add_argument("--megabytes", type=int, default=200)
+    parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--bench", type=int, metavar="RUNS")
     parser.add_argument("--twice", type=int, metavar="SECONDS")
     options = parser.parse_args()
+    if not (options.bench or options.twice):
+        say(f"SKIPPED: Firecracker itself: {firecracker.missing()}")
     why = able()
     if why:
         say(f"SKIPPED: {why}")
@@ -555,7 +583,8 @@ def main():
             place = options.work / f"bench-{version}"
             bench(criu, daemons, place, options.megabytes, options.bench)
         else:
-            test(criu, options, failures)
+            with large_pipes():
+                test(criu, options, failures)
     if failures:
         say(f"FAILED: {'; '.join(failures)}")
         return 1

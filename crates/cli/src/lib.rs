@@ -49,7 +49,8 @@ pub fn main() -> u8 {
     if let Some(is_answered) = commands::completions::answer(std::env::args_os()) {
         return if is_answered { Exit::Ok } else { Exit::Failed }.code();
     }
-    let arguments = match Arguments::try_parse() {
+    let words = commands::serve::names::expanded(std::env::args_os());
+    let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
         Err(error) => {
             let code = if error.use_stderr() {

@@ -11,8 +11,6 @@ use crate::record::Recorder;
 use crate::source::Source;
 use crate::status::{About, Status};
 
-/// How long clients' threads may take to end.
-const ENDING: Duration = Duration::from_secs(5);
 /// The stack of a client's thread.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -80,21 +78,27 @@ impl Crew {
         *self.served()
     }
 
-    /// Waits until nobody is served any more; once the end has come, at most for some seconds.
-    pub fn wait_for_all(&self) {
+    /// Waits until nobody is served any more, and says how many still are. Once the end has come,
+    /// `at_end` is called, and clients' threads may take `patience`.
+    pub fn wait_for_all(&self, patience: Duration, at_end: &dyn Fn()) -> usize {
         let mut served = self.served();
         let mut deadline = None;
         while *served > 0 {
             if self.ending.has_come() {
-                let until = *deadline.get_or_insert_with(|| Instant::now() + ENDING);
+                let until = *deadline.get_or_insert_with(|| {
+                    at_end();
+                    Instant::now() + patience
+                });
                 if Instant::now() >= until {
-                    return (self.say)(&format!("{served} clients did not let go"));
+                    (self.say)(&format!("{served} clients did not let go"));
+                    break;
                 }
             }
             let tick = Duration::from_millis(20);
             let waited = self.one_less.wait_timeout(served, tick);
             served = waited.unwrap_or_else(|held| held.into_inner()).0;
         }
+        *served
     }
 
     /// Gives a client its thread.

@@ -31,6 +31,8 @@ pub use crate::crew::{Say, Setup};
 
 /// How long a client may take for its handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long clients' threads may take to end.
+const ENDING: Duration = Duration::from_secs(5);
 /// Connections that have not said all yet; of more, the oldest is closed.
 const HANDSHAKES_MAX: usize = 256;
 /// Connections taken before those that are there are heard.
@@ -174,7 +176,7 @@ impl Server {
             self.accept();
             self.hear();
         }
-        self.crew.wait_for_all();
+        self.crew.wait_for_all(ENDING, &|| {});
         match &self.crew.recorder {
             Some(recorder) => recorder.save().map(drop),
             None => Ok(()),

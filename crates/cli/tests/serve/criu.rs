@@ -474,6 +474,37 @@ fn pages_come_from_a_page_server() {
     assert!(heard.len() > 500 / 3, "{}", heard.len());
 }
 
+/// Told to end, it does not wait for the page server: what has not come is lost, and no zeros.
+#[test]
+fn a_page_server_that_does_not_answer_holds_up_no_end() {
+    let name = "a_page_server_that_does_not_answer_holds_up_no_end";
+    match in_own_process(name) {
+        Some(status) => return assert!(status.success(), "{status}"),
+        None if !able_to_lose() => return,
+        None => {}
+    }
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = silent.local_addr().unwrap().to_string();
+    let mut task = memory(300);
+    let place = tempfile::tempdir().unwrap();
+    dump::tasks(place.path(), &[101]);
+    dump::task(place.path(), 101, &task, 300, LAZY);
+    let server = serve(place, &["--page-server", &at]);
+    let restore = Restore::connect(&server);
+    restore.task(101, &mut task);
+    restore.say(FINISHED);
+    let (mut connection, _) = silent.accept().unwrap();
+    connection.read_exact(&mut [0; 24]).unwrap();
+    server.tell();
+    server.wait_for("the message", |server| {
+        server.log().contains("another signal")
+    });
+    let (status, log, _place) = server.end();
+    assert_eq!(status.code(), Some(5), "{log}");
+    assert!(log.contains("300 pages were lost"), "{log}");
+    assert!(is_killed_by_sigbus(|| task.read(100) == ZEROS));
+}
+
 #[test]
 fn the_pages_waited_for_come_first_the_next_time() {
     if !able_to_follow() {
@@ -585,5 +616,5 @@ fn whoever_waits_is_told_that_a_restore_can_begin() {
     let status = within_time(move || child.wait().unwrap());
     assert_eq!((status.code(), status.signal()), (Some(0), None));
     let log = std::fs::read_to_string(place.path().join("log")).unwrap();
-    assert!(log.contains("1 tasks (40 KiB) can be restored"), "{log}");
+    assert!(log.contains("1 task (40 KiB) can be restored"), "{log}");
 }

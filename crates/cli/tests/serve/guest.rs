@@ -46,6 +46,7 @@ pub fn within_time<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static)
 pub struct Guest {
     base: usize,
     pages: u64,
+    page_bytes: u64,
     pub uffd: Uffd,
     connection: Option<UnixStream>,
     /// Some of it is unmapped, and may be memory of others by now.
@@ -62,13 +63,30 @@ impl Guest {
         // A page is a page: no huge one is to come of it.
         // SAFETY: advice that changes no bytes, over this mapping.
         unsafe { madvise(base, len, Advice::LinuxNoHugepage) }.ok();
+        Guest::over(base as usize, pages, PAGE_SIZE as u64, features)
+    }
+
+    /// Memory of huge pages of 2 MiB, as many of these as make `pages`; `None` where there are none
+    /// to be had.
+    pub fn huge(pages: u64) -> Option<Guest> {
+        let len = pages as usize * PAGE_SIZE;
+        let (rights, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        let flags = flags | MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(null_mut(), len, rights, flags) }.ok()?;
+        let features = feature::EVENT_REMOVE;
+        Some(Guest::over(base as usize, pages, 2 << 20, features))
+    }
+
+    fn over(base: usize, pages: u64, page_bytes: u64, features: u64) -> Guest {
         let uffd = Uffd::negotiate(open(None).unwrap(), features).unwrap();
-        let range = PageRange::of(PageNumber::containing(base as usize), pages);
+        let range = PageRange::of(PageNumber::containing(base), pages);
         // SAFETY: only threads of these tests touch it, and the server serves it.
         unsafe { uffd.register_missing(range) }.unwrap();
         Guest {
-            base: base as usize,
+            base,
             pages,
+            page_bytes,
             uffd,
             connection: None,
             torn: AtomicBool::new(false),
@@ -90,8 +108,8 @@ impl Guest {
                 "base_host_virt_addr": self.base as u64 + first * 4096,
                 "size": pages * 4096,
                 "offset": image * 4096,
-                "page_size": 4096,
-                "page_size_kib": 4096,
+                "page_size": self.page_bytes,
+                "page_size_kib": self.page_bytes,
             })
         };
         serde_json::Value::Array(regions.iter().map(region).collect()).to_string()

@@ -11,6 +11,7 @@ mod hostile;
 mod observed;
 mod packed;
 mod restart;
+mod second;
 mod server;
 #[path = "../../../store/tests/behaviour/servers.rs"]
 #[allow(dead_code)] // shared with the tests of the store
@@ -163,6 +164,33 @@ fn what_a_balloon_takes_is_zeros_from_then_on() {
         }
         drop(guest);
     }
+}
+
+#[test]
+fn memory_of_huge_pages_comes_two_mebibytes_at_a_time() {
+    const HUGE: u64 = 512;
+    if !able() {
+        return;
+    }
+    // Of three huge pages the image has two, and a part of the last.
+    let Some(mut guest) = Guest::huge(3 * HUGE) else {
+        return skipped("serve", "no huge pages (vm.nr_hugepages): 3 are needed");
+    };
+    let server = leaving(2 * HUGE + 100, &[]);
+    let said = guest.regions(&[(0, 3 * HUGE, 0)]);
+    guest.connect(&server.socket(), &[&said]);
+    let guest = within_time(move || {
+        guest.verify(0, 2 * HUGE + 100, 0);
+        assert_eq!(guest.read(3 * HUGE - 1), ZEROS);
+        guest
+    });
+    server.counts(&["faults"], 3);
+    server.counts(&["fault_pages"], 3 * HUGE);
+    within_time(move || {
+        guest.give_up(HUGE, HUGE);
+        assert_eq!(guest.read(HUGE + 7), ZEROS);
+        guest.verify(0, HUGE, 0);
+    });
 }
 
 /// Readers that come after a page was given up never see the image's bytes again.
@@ -323,6 +351,36 @@ fn all_that_nobody_waits_for_comes_and_then_nobody_is_needed() {
         guest.give_up(5, 10);
         assert_eq!(guest.read(7), ZEROS);
     });
+}
+
+/// By the names and arguments of Firecracker's example handlers.
+#[test]
+fn it_is_started_as_firecrackers_examples_are() {
+    if !able() {
+        return;
+    }
+    for (name, background) in [
+        ("uffd_on_demand_handler", 0),
+        ("uffd_fault_all_handler", 600),
+    ] {
+        let place = tempfile::tempdir().unwrap();
+        write_image(&place.path().join("image"), 600);
+        let handler = place.path().join(name);
+        std::os::unix::fs::symlink(PAGETIDE, &handler).unwrap();
+        let mut command = Command::new(handler);
+        command.args([
+            "socket",
+            "image",
+            "--status",
+            "status",
+            "--on-loss",
+            "leave",
+        ]);
+        let server = Server::run(place, command, "is served at");
+        let guest = Guest::connected(600, &server.socket());
+        server.counts(&["background_pages"], background);
+        within_time(move || guest.verify(0, 600, 0));
+    }
 }
 
 #[test]

@@ -4,9 +4,10 @@
 //! One connection, on which one request is under way at a time: the server answers in order, and
 //! takes one connection in its life. Once it fails, every page that is still there is lost.
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs as _};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pagetide_kernel::{PAGE_SIZE, PageNumber};
 
@@ -20,7 +21,7 @@ const PAGES: u32 = 6 | 4 << 16;
 const CLOSE: u32 = 0x1023;
 /// Pages of a request: more may not fit into a pipe of the server's.
 const REQUEST_PAGES: u64 = 16;
-/// How long the server may take.
+/// How long the server may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How a page server counts pages.
@@ -38,6 +39,28 @@ pub struct PageServer {
     counting: Counting,
     /// Or why it is of no use any more.
     connection: Mutex<Result<TcpStream, String>>,
+    /// The same, for who does not wait until the answer under way is there.
+    other: TcpStream,
+    given_up: AtomicBool,
+    patience: Duration,
+}
+
+/// An answer, all of which is to be there at a moment: a server that sends a byte now and then is
+/// not waited for longer.
+struct Until<'s> {
+    stream: &'s mut TcpStream,
+    until: Instant,
+}
+
+impl io::Read for Until<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(into)
+    }
 }
 
 /// A request, or the beginning of an answer.
@@ -107,10 +130,12 @@ impl PageServer {
 
     fn over(connection: TcpStream, counting: Counting) -> io::Result<PageServer> {
         connection.set_nodelay(true)?;
-        connection.set_read_timeout(Some(PATIENCE))?;
         connection.set_write_timeout(Some(PATIENCE))?;
         Ok(PageServer {
             counting,
+            other: connection.try_clone()?,
+            given_up: AtomicBool::new(false),
+            patience: PATIENCE,
             connection: Mutex::new(Ok(connection)),
         })
     }
@@ -144,11 +169,14 @@ impl PageServer {
             address: first.address() as u64,
             task: pid.into(),
         };
-        let result = exchange(stream, request, self.counting, into);
+        let until = Instant::now() + self.patience;
+        let result = exchange(Until { stream, until }, request, self.counting, into);
         result.map_err(|error| {
             let why = match error.kind() {
+                _ if self.given_up.load(Relaxed) => "this command ends".to_owned(),
                 io::ErrorKind::WouldBlock => {
-                    format!("the page server has not answered within {PATIENCE:?}")
+                    let patience = self.patience;
+                    format!("the page server has not answered within {patience:?}")
                 }
                 io::ErrorKind::UnexpectedEof => {
                     "the page server has closed the connection".to_owned()
@@ -158,6 +186,12 @@ impl PageServer {
             *connection = Err(why.clone());
             SourceError(why)
         })
+    }
+
+    /// Nothing more is asked of it: whoever waits for an answer is told so at once.
+    pub fn give_up(&self) {
+        self.given_up.store(true, Relaxed);
+        let _ = self.other.shutdown(Shutdown::Both);
     }
 
     /// Tells it that nothing more is wanted, and waits for its answer.
@@ -172,20 +206,21 @@ impl PageServer {
             };
             // Whether it hears or not, all that was wanted is here.
             let told = stream.write_all(&close.bytes(self.counting));
-            let _ = told.and_then(|()| stream.read_exact(&mut [0; 4]));
+            let until = Instant::now() + self.patience;
+            let _ = told.and_then(|()| Until { stream, until }.read_exact(&mut [0; 4]));
         }
         *connection = Err("the page server was told that nothing more is wanted".to_owned());
     }
 }
 
 fn exchange(
-    stream: &mut TcpStream,
+    mut answers: Until<'_>,
     request: Header,
     counting: Counting,
     into: &mut Vec<u8>,
 ) -> io::Result<u64> {
-    stream.write_all(&request.bytes(counting))?;
-    let answer = Header::read(stream, counting)?;
+    answers.stream.write_all(&request.bytes(counting))?;
+    let answer = Header::read(&mut answers, counting)?;
     let is_answer = answer.command == PAGES
         && (1..=request.pages).contains(&answer.pages)
         && (answer.address, answer.task) == (request.address, request.task);
@@ -205,7 +240,7 @@ fn exchange(
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
     }
     into.resize(answer.pages as usize * PAGE_SIZE, 0);
-    stream.read_exact(into)?;
+    answers.read_exact(into)?;
     Ok(answer.pages)
 }
 
@@ -276,6 +311,32 @@ mod tests {
             assert_eq!(server.get(7, PageNumber(0x10), 300, &mut into).unwrap(), 5);
             assert_eq!(into, [9; 5 * PAGE_SIZE]);
         }
+    }
+
+    #[test]
+    fn a_server_that_sends_a_byte_now_and_then_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = (
+            "127.0.0.1".to_owned(),
+            listener.local_addr().unwrap().port(),
+        );
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let request = Header::read(&mut stream, Counting::Bits64).unwrap();
+            let header = Header {
+                command: PAGES,
+                ..request
+            };
+            stream.write_all(&header.bytes(Counting::Bits64)).unwrap();
+            while stream.write_all(&[1]).is_ok() {
+                std::thread::sleep(Duration::from_millis(3));
+            }
+        });
+        let mut server = PageServer::connect(&address, Counting::Bits64).unwrap();
+        server.patience = Duration::from_millis(200);
+        let failed = server.get(7, PageNumber(1), 1, &mut Vec::new());
+        let why = failed.unwrap_err().to_string();
+        assert!(why.contains("not answered within 200ms"), "{why}");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use pagetide_kernel::uffd::{Uffd, feature};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,6 +25,9 @@ use crate::record::Recorder;
 use crate::source::SourceError;
 use crate::status::Status;
 
+/// How long tasks' threads may take to end: a store answers, or fails, within less. What a task
+/// misses that is left behind is zeros.
+const ENDING: Duration = Duration::from_secs(60);
 /// Says that the restore is finished, in the place of a process ID: "FTSR".
 const FINISHED: i32 = 0x5253_5446;
 
@@ -115,14 +119,17 @@ impl Session {
                 "{error}; its tasks are served what they touch, until they are gone"
             )),
         }
-        self.crew.wait_for_all();
+        let left = self.crew.wait_for_all(ENDING, &|| self.tree.give_up());
         self.tree.disconnect();
         if let Some(recorder) = &self.crew.recorder {
             recorder.save().map_err(Failed::Recorded)?;
         }
         heard?;
         let status = &self.crew.status;
-        match (status.broken(), status.report().total.lost_pages) {
+        match (
+            status.broken() + left as u64,
+            status.report().total.lost_pages,
+        ) {
             (0, 0) => Ok(()),
             (0, lost) => Err(Failed::Lost(lost)),
             (broken, _) => Err(Failed::Broken(broken)),

@@ -138,6 +138,13 @@ impl Tree {
         Ok(())
     }
 
+    /// Whoever waits for the page server, if there is one, is told that nothing more comes.
+    pub fn give_up(&self) {
+        if let Some(server) = self.server.get() {
+            server.give_up();
+        }
+    }
+
     /// Tells the page server, if there is one, that nothing more is wanted.
     pub fn disconnect(&self) {
         if let Some(server) = self.server.get() {

@@ -155,7 +155,11 @@ pub(super) fn criu(options: &Criu) -> Result<u8, Failure> {
     let (counts, named) = (session.status(), places.status.as_deref());
     let _observed = Observed::begin(&counts, named, &options.bases, &say)?;
     let size = Bytes(tree.pages() * pagetide_kernel::PAGE_SIZE as u64);
-    say(&format!("{} tasks ({size}) can be restored", tree.tasks()));
+    let tasks = match tree.tasks() {
+        1 => "1 task".to_owned(),
+        tasks => format!("{tasks} tasks"),
+    };
+    say(&format!("{tasks} ({size}) can be restored"));
     tell_ready(options)?;
     let result = session.run();
     let total = counts.report().total;

@@ -1,5 +1,6 @@
 //! `pagetide serve`: pages for other processes, which hand over a userfaultfd.
 mod criu;
+pub mod names;
 mod observed;
 mod shared;
 
