@@ -117,7 +117,7 @@ pub(super) const REDIS: [&str; 11] = [
     "no",
 ];
 
-/// All of them but the [services](super::services).
+/// All of them but the services.
 pub static PROGRAMS: [Program; 15] = [
     Program {
         name: "python-sort",
