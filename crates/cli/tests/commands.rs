@@ -233,7 +233,7 @@ fn the_launcher_s_process_id_stands_for_its_program() {
         // The shell's own words name both.
         let outcome = asked(&["stat", &launcher], &mut two, |outcome| {
             let told = outcome.stdout_text();
-            let named = |one| told.matches(one).count();
+            let named = |one: &str| told.matches(one).count();
             named("sleep 61") >= 2 && named("sleep 62") >= 2
         });
         let told = outcome.expect_code(0).stdout_text();
