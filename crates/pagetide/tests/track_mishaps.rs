@@ -173,11 +173,14 @@ fn pre_arming_meanwhile_does_not_spoil_an_instant() {
 
 /// Takes snapshots while two threads that block the signal for parking write pages in turns. Whose
 /// turn it is stands in no memory that is saved, so the two are in step though nobody holds them: a
-/// snapshot must show all writes up to one, and none after it.
+/// snapshot must show all writes up to one, and none after it. `before` is called before each of
+/// `rounds`.
 fn instants_hold(
     snapshotter: &Snapshotter,
     pages: usize,
     page: &(dyn Fn(usize) -> *mut u64 + Sync),
+    rounds: u64,
+    before: &dyn Fn(),
 ) {
     const OWN_FAULTS: u64 = 1 << (libc::SIGBUS - 1) | 1 << (libc::SIGSEGV - 1);
     let at = |write: u64| (write * 1031) as usize % WRITTEN * (pages / WRITTEN);
@@ -201,12 +204,13 @@ fn instants_hold(
                 }
             });
         }
-        for round in 0..fewer(40) {
+        for round in 0..fewer(rounds) {
             let (path, patience) = (directory.path().join("s"), up_to(20));
             let plan = match round % 2 {
                 0 => Plan::full(),
                 _ => Plan::full().pre_armed(),
             };
+            before();
             let snapshot = snapshotter.snapshot(&path, plan, ParkThreads { patience });
             snapshot.unwrap().wait().unwrap();
             let shown = restored(&path, pages);
@@ -240,9 +244,8 @@ fn threads_that_block_all_signals_write_on_and_do_not_spoil_an_instant() {
         let Some(snapshotter) = snapshotter(&plain, delivery, true) else {
             return;
         };
-        instants_hold(&snapshotter, HELD_PAGES, &|page| {
-            plain.word(page, 0).as_ptr()
-        });
+        let page = |page| plain.word(page, 0).as_ptr();
+        instants_hold(&snapshotter, HELD_PAGES, &page, 40, &|| ());
     }
 }
 
@@ -250,15 +253,15 @@ fn threads_that_block_all_signals_write_on_and_do_not_spoil_an_instant() {
 fn threads_that_block_all_signals_do_not_spoil_an_instant_of_a_region() {
     let _watch = ends_in_time();
     for delivery in DELIVERIES {
-        let pages = HELD_PAGES / 4;
+        let pages = HELD_PAGES / 8;
         let Some(region) = regions::region(pages, pages, delivery) else {
             return;
         };
-        // Protecting what is not resident takes no time.
-        (0..pages).for_each(|page| regions::word(&region, page, 1).store(1, SeqCst));
         let snapshotter = regions::snapshotter(&region, true);
-        instants_hold(&snapshotter, pages, &|page| {
-            regions::word(&region, page, 0).as_ptr()
+        let page = |page| regions::word(&region, page, 0).as_ptr();
+        // Where few pages are writable, the region's own pager waits while they are protected.
+        instants_hold(&snapshotter, pages, &page, 16, &|| {
+            (0..pages).for_each(|page| regions::word(&region, page, 1).store(1, SeqCst));
         });
     }
 }
