@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
-use std::thread::available_parallelism;
-use std::time::Duration;
+use std::thread::{available_parallelism, sleep};
+use std::time::{Duration, Instant};
 
 use pagetide::track::SnapshotId;
 use pagetide_kernel::PAGE_SIZE;
@@ -16,6 +16,7 @@ use pagetide_serve::source::{Buffer, Bytes, Piece, Source, SourceError};
 use pagetide_serve::status::About;
 
 use super::guest::{Guest, within_time};
+use super::support::patience::up_to;
 use super::support::skip::skipped;
 use super::{ZEROS, able};
 
@@ -26,17 +27,44 @@ const AREA_PAGES: usize = 64;
 /// How long the second thread is held up by somebody who waits for it.
 const HELD: Duration = Duration::from_millis(500);
 
-/// How long each read of the client's own thread takes meanwhile: it is not to come to the end of
-/// the image, where it waits for the second thread.
+/// How long the first read of the client's own thread takes, after which it has a second one, and
+/// each while that is held up: it is not to come to the end of the image, where it waits for it.
 const SLOW: Duration = Duration::from_millis(5);
 
-/// An image of equal pages. The second thread waits in its first read: it tells which page it
-/// installs last, and goes on when that was given up, or whoever gives it up waits for the thread.
+/// An image of equal pages. The client's own thread waits in its second read for the other one to
+/// come. That waits in its first: it tells which page it installs last, and goes on when that was
+/// given up, or whoever gives it up waits for the thread.
 #[derive(Debug)]
 struct Holding {
     bytes: Vec<u8>,
     first: Mutex<Option<(Sender<u64>, Receiver<()>)>>,
     is_held: AtomicBool,
+    has_read: AtomicBool,
+}
+
+impl Holding {
+    /// How the second thread reads what ends with `last`.
+    fn wait_in_first_read(&self, last: u64) {
+        let held = self.first.lock().unwrap().take();
+        if let Some((asked, given_up)) = held {
+            self.is_held.store(true, SeqCst);
+            asked.send(last).unwrap();
+            let _ = given_up.recv_timeout(HELD);
+            self.is_held.store(false, SeqCst);
+        }
+    }
+
+    /// How the client's own thread reads.
+    fn read_slowly(&self) {
+        let is_first = !self.has_read.swap(true, SeqCst);
+        if is_first || self.is_held.load(SeqCst) {
+            return sleep(SLOW);
+        }
+        let since = Instant::now();
+        while self.first.lock().unwrap().is_some() && since.elapsed() < up_to(30) {
+            sleep(Duration::from_millis(1));
+        }
+    }
 }
 
 impl Source for Holding {
@@ -58,15 +86,9 @@ impl Source for Holding {
         most: u64,
         _: &'b mut Buffer,
     ) -> Result<Piece<'b>, SourceError> {
-        if std::thread::current().name() != Some("pagetide-second") {
-            if self.is_held.load(SeqCst) {
-                std::thread::sleep(SLOW);
-            }
-        } else if let Some((asked, given_up)) = self.first.lock().unwrap().take() {
-            self.is_held.store(true, SeqCst);
-            asked.send(first + most - 1).unwrap();
-            let _ = given_up.recv_timeout(HELD);
-            self.is_held.store(false, SeqCst);
+        match std::thread::current().name() {
+            Some("pagetide-second") => self.wait_in_first_read(first + most - 1),
+            _ => self.read_slowly(),
         }
         let bytes = &self.bytes[..(most as usize).min(AREA_PAGES) * PAGE_SIZE];
         Ok(Piece::Bytes(Bytes::of(bytes)))
@@ -93,6 +115,7 @@ fn what_the_second_thread_is_about_to_install_is_not_given_up_beside_it() {
         bytes: vec![BYTE; AREA_PAGES * PAGE_SIZE],
         first: Mutex::new(Some((asked, given_up))),
         is_held: AtomicBool::new(false),
+        has_read: AtomicBool::new(false),
     };
     let setup = Setup {
         source: Arc::new(source),
