@@ -2,7 +2,7 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
 use pagetide_kernel::own::Mapping;
-use pagetide_kernel::sync::{now_ns, process_cpu_ns};
+use pagetide_kernel::sync::now_ns;
 use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PAGE_SIZE, PageNumber, PageRange};
 use pagetide_store::Store;
@@ -219,23 +219,9 @@ impl Pager {
 
     /// The same pager, whose budget follows the program, with what it has now as the most.
     pub fn with_automatic(mut self, automatic: Automatic) -> Pager {
+        automatic.note(self.ledger);
         self.automatic = Some(automatic);
-        self.note_automatic();
         self
-    }
-
-    /// Says in the ledger, which is a new one in a forked child, how the budget follows the
-    /// program.
-    fn note_automatic(&self) {
-        let Some(automatic) = self.automatic else {
-            return;
-        };
-        let (ledger, floor) = (self.ledger, automatic.floor_pages * PAGE_SIZE as u64);
-        let millionths = (automatic.slowdown * 1e6).round() as u64;
-        ledger
-            .automatic_millionths
-            .store(millionths, Ordering::Relaxed);
-        ledger.automatic_floor_bytes.store(floor, Ordering::Relaxed);
     }
 
     /// Whether the budget follows the program.
@@ -293,7 +279,10 @@ impl Pager {
         self.pauses.reset_after_fork();
         self.budget.reset_after_fork();
         self.gate.reset_after_fork();
-        self.note_automatic();
+        // The child has a ledger of its own.
+        if let Some(automatic) = &self.automatic {
+            automatic.note(self.ledger);
+        }
         self.forked.store(true, Ordering::SeqCst);
     }
 
@@ -463,30 +452,6 @@ impl Pager {
     /// Ends one [`Pager::begin_call`].
     pub fn end_call(&self) {
         self.placement.end_call();
-    }
-
-    /// Brings the ledger up to date: what the store holds, and what is resident, which two threads
-    /// may have noted in the wrong order.
-    pub fn note_store(&self) {
-        let (usage, ledger) = (self.stores.active().usage(), self.ledger);
-        let resident = self.budget.resident_in_all() * PAGE_SIZE as u64;
-        let (memory, others) = self.memory_in_all(resident, &usage);
-        ledger.memory_bytes_max.fetch_max(memory, Ordering::Relaxed);
-        for (counter, value) in [
-            (&ledger.resident_bytes, resident),
-            (&ledger.store_bytes, usage.bytes),
-            (&ledger.store_bytes_max, usage.bytes_max),
-            (&ledger.store_pages, usage.pages),
-            (&ledger.memory_bytes, memory),
-            (&ledger.other_bytes, others),
-            (&ledger.put_bytes, usage.put_bytes),
-            (&ledger.put_bytes_stored, usage.put_bytes_stored),
-            (&ledger.same_filled, usage.same_filled),
-            (&ledger.cpu_ns, process_cpu_ns()),
-            (&ledger.updated_ns, now_ns()),
-        ] {
-            counter.store(value, Ordering::Relaxed);
-        }
     }
 
     /// Ends the process because pages cannot be kept, leaving `message` for whoever reads the

@@ -6,7 +6,12 @@
 //! kernel's pressure. Nothing is held to what is left then: what the program wants back, or fills,
 //! it has at once.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use pagetide_kernel::PAGE_SIZE;
+
 use super::cold::Allowance;
+use crate::ledger::Ledger;
 
 /// How often it is looked what the program loses.
 pub const STEP_NS: u64 = 100_000_000;
@@ -29,6 +34,16 @@ pub struct Automatic {
     pub slowdown: f64,
     /// Never less than so many pages.
     pub floor_pages: u64,
+}
+
+impl Automatic {
+    /// Says it in `ledger`.
+    pub(crate) fn note(&self, ledger: &Ledger) {
+        let millionths = (self.slowdown * 1e6).round() as u64;
+        let floor = self.floor_pages * PAGE_SIZE as u64;
+        ledger.automatic_millionths.store(millionths, Relaxed);
+        ledger.automatic_floor_bytes.store(floor, Relaxed);
+    }
 }
 
 /// What was seen of the program up to now.

@@ -1,8 +1,10 @@
 //! The bound on all memory of a process ([`crate::footprint`]) kept: the evictor divides it anew
-//! before each round, and whoever sees that what else there is has changed.
+//! before each round, and whoever sees that what else there is has changed. Where all of it is
+//! added up.
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_kernel::PAGE_SIZE;
+use pagetide_kernel::sync::{now_ns, process_cpu_ns};
 use pagetide_store::{StoreError, Usage};
 
 use crate::footprint::{NOISE, Seen};
@@ -88,6 +90,30 @@ impl Pager {
         self.budget.is_kept()
             && self.budget.resident_in_all() <= most
             && bound.is_none_or(|bound| in_all() <= bound)
+    }
+
+    /// Brings the ledger up to date: what the store holds, and what is resident, which two threads
+    /// may have noted in the wrong order.
+    pub fn note_store(&self) {
+        let (usage, ledger) = (self.stores.active().usage(), self.ledger);
+        let resident = self.budget.resident_in_all() * PAGE_BYTES;
+        let (memory, others) = self.memory_in_all(resident, &usage);
+        ledger.memory_bytes_max.fetch_max(memory, Relaxed);
+        for (counter, value) in [
+            (&ledger.resident_bytes, resident),
+            (&ledger.store_bytes, usage.bytes),
+            (&ledger.store_bytes_max, usage.bytes_max),
+            (&ledger.store_pages, usage.pages),
+            (&ledger.memory_bytes, memory),
+            (&ledger.other_bytes, others),
+            (&ledger.put_bytes, usage.put_bytes),
+            (&ledger.put_bytes_stored, usage.put_bytes_stored),
+            (&ledger.same_filled, usage.same_filled),
+            (&ledger.cpu_ns, process_cpu_ns()),
+            (&ledger.updated_ns, now_ns()),
+        ] {
+            counter.store(value, Relaxed);
+        }
     }
 
     /// Bytes of this machine's memory in all, now, of which `resident` are resident pages; and how
