@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use support::compile::compile_c;
 use support::pagetide::{able, governed, number_of, pagetide};
-use support::patience::up_to;
+use support::patience::{is_slow, up_to};
 use support::process::{Outcome, run, start};
 use support::skip::skipped;
 
@@ -51,10 +51,14 @@ fn what_is_expected_to_be_missed_is_missed() {
     if let Err(reason) = able() {
         return skipped(name, &reason);
     }
+    let rounds = match is_slow() {
+        true => "200",
+        false => "600",
+    };
     let work = |options: &[&str]| {
         let options = [options, &["--stats", "-", "--quiet"]].concat();
         let mut command = governed(&options, worker());
-        command.args(PARTS).args(["600", "300"]);
+        command.args(PARTS).args([rounds, "300"]);
         run(&mut command, LIMIT)
     };
     let measured = work(&["--measure", "--resident", "1G"]);
@@ -69,11 +73,12 @@ fn what_is_expected_to_be_missed_is_missed() {
     for share in [0.4, 0.6, 0.8] {
         let budget = format!("{}K", (in_use * share * 1024.0) as u64);
         let outcome = work(&["--resident", &budget]);
+        // It has ended by itself.
+        let statistics = statistics(&outcome);
         let less = outcome.stdout_text();
         assert_eq!(less.lines().next().map(str::to_owned), sum, "with {budget}");
         // What is read ahead of them is used as seldom as any other. A page that is held aside and
         // wanted back is a miss that was seen in time.
-        let statistics = statistics(&outcome);
         let found = number(&statistics, "/fetches") + number(&statistics, "/faults_taken_back");
         let expected = misses(need, share);
         println!("{budget}: {found} pages missed, {expected:.0} expected");

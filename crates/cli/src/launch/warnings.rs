@@ -78,7 +78,7 @@ impl Warnings {
                 managed_bytes: s.managed_bytes_max,
                 ..s.clone()
             };
-            self.judge(process, whole, &peak, &mut told);
+            self.judge(process, whole, &peak, When::Ended, &mut told);
         }
         told
     }
@@ -97,7 +97,7 @@ impl Warnings {
             let before = self.watched.swap_remove(before);
             let now = &process.reading.statistics;
             let span = Span::between(&before.reading.statistics, now);
-            self.judge(&process, span, now, &mut told);
+            self.judge(&process, span, now, When::Living, &mut told);
             watched.push(match span.seconds < WATCHED_SECONDS {
                 true => before,
                 false => process,
@@ -108,7 +108,14 @@ impl Warnings {
     }
 
     /// Says of `process` what follows from `span`, and from what it has in memory.
-    fn judge(&mut self, process: &Governed, span: Span, has: &Statistics, told: &mut Vec<String>) {
+    fn judge(
+        &mut self,
+        process: &Governed,
+        span: Span,
+        has: &Statistics,
+        when: When,
+        told: &mut Vec<String>,
+    ) {
         let name = || {
             let command = printable(&process.reading.statistics.command);
             format!("process {} ({command})", process.pid)
@@ -131,22 +138,36 @@ impl Warnings {
                 "{}: {:.0} % of its time is spent waiting for pages; {}",
                 name(),
                 100.0 * span.stalled,
-                cure(process.pid, has)
+                cure(process.pid, has, when)
             ));
         }
     }
 }
 
+/// When something is said of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum When {
+    Living,
+    /// It is too late for anything but the next time.
+    Ended,
+}
+
 /// What helps process `pid`, which waits for pages: more of what binds it.
-fn cure(pid: u32, has: &Statistics) -> String {
+fn cure(pid: u32, has: &Statistics, when: When) -> String {
     let near = |bound: u64| has.resident_bytes >= bound - bound / BINDING_PART;
-    let limit = |pid: u32| format!("`pagetide limit {pid} SIZE` now");
-    let measure = format!("`pagetide stat {pid} --curve` says how much");
+    let limit = |pid: u32| match when {
+        When::Living => format!("`pagetide limit {pid} SIZE` now, "),
+        When::Ended => String::new(),
+    };
+    let measure = match when {
+        When::Living => format!("`pagetide stat {pid} --curve` says how much"),
+        When::Ended => "`pagetide run --measure` says how much".to_owned(),
+    };
     if let Some(automatic) = bound::automatic(has) {
         let ceiling = Bytes(has.budget_bytes);
         return match near(has.budget_bytes) {
             true => format!(
-                "it has all of the {ceiling} that --resident {automatic} may give it: {}, a larger \
+                "it has all of the {ceiling} that --resident {automatic} may give it: {}a larger \
                  --ceiling the next time, and {measure}",
                 limit(pid)
             ),
@@ -161,7 +182,7 @@ fn cure(pid: u32, has: &Statistics) -> String {
         // Of the run's budget it may have no more, however large that is.
         (0, Some(cap)) if near(cap) => format!(
             "with more memory than {} it runs faster, and `pagetide limit {pid}` lets it have no \
-             more of the run's {}: {}, and {measure}",
+             more of the run's {}: {}a larger limit the next time, and {measure}",
             Bytes(cap),
             Bytes(has.run_budget_bytes),
             limit(pid)
@@ -177,7 +198,7 @@ fn cure(pid: u32, has: &Statistics) -> String {
                 bytes => (std::process::id(), bytes),
             };
             format!(
-                "with more memory than {} it runs faster: {}, a larger {option} the next time, and \
+                "with more memory than {} it runs faster: {}a larger {option} the next time, and \
                  {measure}",
                 Bytes(bound),
                 limit(limited)
@@ -304,11 +325,20 @@ mod tests {
         assert!(told[0].contains("73 % of its time") && told[0].contains("pagetide limit 9"));
         let mut of_run = at(60.0, 50.0, 9.0);
         of_run[0].reading.statistics.run_budget_bytes = 400 << 20;
-        let told = &Warnings::default().at_end(&of_run)[0];
+        let said = |of: &[Governed]| cure(9, &of[0].reading.statistics, When::Living);
+        let told = said(&of_run);
         let limit = format!("`pagetide limit {} SIZE`", std::process::id());
         assert!(told.contains(&limit) && told.contains("400 MiB"), "{told}");
-        of_run[0].reading.statistics.run_share_max_bytes = 310 << 20;
+        // A process that has ended has no number any more.
         let told = &Warnings::default().at_end(&of_run)[0];
+        assert!(
+            told.contains("400 MiB it runs faster: a larger --resident the next time")
+                && told.contains("`pagetide run --measure`")
+                && !told.contains("pagetide limit"),
+            "{told}"
+        );
+        of_run[0].reading.statistics.run_share_max_bytes = 310 << 20;
+        let told = said(&of_run);
         let limit = "than 310 MiB it runs faster, and `pagetide limit 9` lets it have no more of \
                      the run's 400 MiB: `pagetide limit 9 SIZE` now";
         assert!(
