@@ -136,8 +136,8 @@ int pagetide_region_evict(const struct pagetide_region *region, size_t offset, s
 /* Bytes that stay resident until they are released. */
 struct pagetide_pin;
 
-/* Makes bytes resident and keeps them so. Pins nest, 254 deep. All pinned pages together must fit in
- * the budget, else PAGETIDE_LIMIT. */
+/* Makes bytes resident and keeps them so. Pins nest, 254 deep. All pins together must fit in the
+ * budget (a page that is pinned twice counts twice), else PAGETIDE_LIMIT. */
 int pagetide_region_pin(const struct pagetide_region *region, size_t offset, size_t length,
                         struct pagetide_pin **out);
 
