@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,9 @@ def _checked(shape: Shape, dtype: DTypeLike) -> tuple[tuple[int, ...], Any, int]
         raise ShapeError(f"shape={shape!r}: expected whole numbers") from None
     if any(extent < 0 for extent in extents):
         raise ShapeError(f"shape={shape!r}: no extent may be negative")
+    while kind.subdtype is not None:  # as numpy does: an array of arrays has their extents, too
+        kind, inner = kind.subdtype
+        extents += inner
     count = math.prod(extents) * kind.itemsize
     if count > _BYTES_MAX:
         raise ShapeError(
@@ -132,10 +136,10 @@ def load(
     :raises FileFormatError: the file does not hold such an array.
     :raises OSError: it cannot be opened.
     """
-    path = os.fspath(path)
+    path = os.fsdecode(path)
     if dtype is None:
         shape, dtype, offset, order = _read_header(path)
-    size = os.stat(path).st_size
+    offset, size = operator.index(offset), os.stat(path).st_size
     if shape is None:
         extents, kind, _ = _checked(0, dtype)
         count = max(size - offset, 0) // kind.itemsize * kind.itemsize
@@ -159,11 +163,16 @@ def load(
 
 
 def _read_header(path: str) -> tuple[Any, Any, int, Any]:
+    import numpy
     from numpy.lib import format as npy
 
     with open(path, "rb") as file:
         try:
             version = npy.read_magic(file)
+            if version == (3, 0):  # names of fields that are not Latin: numpy alone reads these
+                mapped: Any = numpy.load(path, mmap_mode="r")
+                order = "C" if mapped.flags.c_contiguous else "F"
+                return mapped.shape, mapped.dtype, mapped.offset, order
             read = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
             shape, fortran, dtype = read[version](file)
         except KeyError:

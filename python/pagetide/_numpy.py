@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import contextvars
 from typing import TYPE_CHECKING
 
 from . import _pagetide
@@ -13,6 +13,11 @@ from .errors import ArenaError
 if TYPE_CHECKING:
     from typing import Any
 
+# The arenas entered in this context, and what numpy used before each: numpy's handler is a context
+# variable, too.
+_entered: contextvars.ContextVar[tuple[tuple[Arena, Any], ...]] = contextvars.ContextVar(
+    "pagetide_entered", default=()
+)
 _SPACE = 64 << 30
 _PAGE = 4096
 
@@ -28,25 +33,23 @@ class Arena(_pagetide.Arena):
     region: Region
     """Its memory: budget, statistics, pins."""
 
-    _entered: threading.local
-
     def __new__(cls, region: Region, small: int, retained: int) -> Arena:
         arena = super().__new__(cls, region, small, retained)
         arena.region = region
-        arena._entered = threading.local()
         _arenas.add(region)
         return arena
 
     def __enter__(self) -> Arena:
         before = _pagetide.set_handler(self._handler)
-        self._entered.__dict__.setdefault("before", []).append(before)
+        _entered.set((*_entered.get(), (self, before)))
         return self
 
     def __exit__(self, *exception: object) -> None:
-        before = getattr(self._entered, "before", None)
-        if not before:
-            raise ArenaError("this thread has not entered the arena")
-        _pagetide.set_handler(before.pop())
+        entered = _entered.get()
+        if not entered or entered[-1][0] is not self:
+            raise ArenaError("this thread or task has not entered the arena, or another one since")
+        _entered.set(entered[:-1])
+        _pagetide.set_handler(entered[-1][1])
 
     def stats(self) -> dict[str, Any]:
         """The region's counters, and of the arena: `arrays`, `used_bytes`, `used_bytes_max`, and

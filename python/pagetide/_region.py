@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import weakref
 from typing import TYPE_CHECKING
@@ -120,12 +121,15 @@ class Region(_pagetide.Region):
                 raise RangeError(f"{part}: a slice of bytes has no step", length=length)
             start = 0 if part.start is None else part.start
             stop = length if part.stop is None else part.stop
-        elif isinstance(part, tuple):
+        elif isinstance(part, tuple) and len(part) == 2:
             start, stop = part
         else:
             start, stop = _bounds(part)
             start, stop = start - self.address, stop - self.address
-        start, stop = start.__index__(), stop.__index__()
+        try:
+            start, stop = operator.index(start), operator.index(stop)
+        except TypeError:
+            raise RangeError(f"{part!r}: expected whole numbers of bytes", length=length) from None
         if not 0 <= start <= stop <= length:
             raise RangeError(
                 f"bytes {start} to {stop} are no part of the region's {length} bytes",

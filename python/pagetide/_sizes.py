@@ -13,8 +13,9 @@ def size(value: int | str, what: str) -> int:
         text = value.strip().lower().removesuffix("ib").removesuffix("b")
         number, unit = (text[:-1], text[-1:]) if text[-1:] in "kmgt" else (text, "")
         try:
-            bytes_ = float(number) * _UNITS[unit] if "." in number else int(number) * _UNITS[unit]
-        except (ValueError, KeyError):
+            scale = _UNITS[unit]
+            bytes_ = int(float(number) * scale) if "." in number else int(number) * scale
+        except (ValueError, OverflowError):
             raise SizeError(f"{what}={value!r}: expected bytes, such as 4294967296 or '4G'") from None
     else:
         try:
@@ -23,7 +24,6 @@ def size(value: int | str, what: str) -> int:
             raise SizeError(
                 f"{what}={value!r}: expected bytes, such as 4294967296 or '4G'"
             ) from None
-    bytes_ = int(bytes_)
     if not 0 < bytes_ < 1 << 62:
         raise SizeError(f"{what}={value!r}: expected a positive number of bytes")
     return bytes_

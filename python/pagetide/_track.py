@@ -229,7 +229,7 @@ class Snapshotter(_pagetide.Snapshotter):
         :raises SnapshotError: the message says what is wrong, and no file is left.
         """
         base = since.id if isinstance(since, Snapshot) else since
-        return Snapshot(self._take(os.fspath(path), base, patience))
+        return Snapshot(self._take(os.fsdecode(path), base, patience))
 
     def __enter__(self) -> Snapshotter:
         return self
@@ -344,7 +344,7 @@ class Restored:
         """
         if self._lazy is None:
             raise SnapshotError("only a lazy restore with record=True knows what was touched")
-        self._lazy.save_working_set(os.fspath(path))
+        self._lazy.save_working_set(os.fsdecode(path))
 
     def __enter__(self) -> Restored:
         return self
@@ -377,14 +377,14 @@ def restore(
     :raises SnapshotFileError: a file is missing or damaged.
     :raises StartError: a lazy restore has no right to open a userfaultfd here.
     """
-    file = os.fspath(path)
+    file = os.fsdecode(path)
     image = _pagetide.Image(file)
     regions = dict(image.regions)
-    table = _read_table(image, regions, file)
+    places = _places(_read_table(image, regions, file), regions, file)
     if lazy:
         if resident is not None:
             raise SnapshotError("a lazy restore has no budget: leave resident out, or lazy=False")
-        set_file = None if working_set is None else os.fspath(working_set)
+        set_file = None if working_set is None else os.fsdecode(working_set)
         restored = _pagetide.Restored(file, record, set_file)
         owners: dict[str, Owner] = {
             name: restored.take(name) for name in regions if name != _TABLE
@@ -399,14 +399,25 @@ def restore(
                 region = Region(length, resident, store, overcommit=overcommit)
                 image.read_into(name, region)
                 owners[name] = region
-    arrays = {}
-    for name, entry in table.items():
-        shape, dtype, count = _checked(tuple(entry["shape"]), _dtype(entry["dtype"]))
-        place = entry["offset"]
-        if not 0 <= place <= regions.get(entry["region"], 0) - count:
-            raise SnapshotFileError(f"'{file}': array '{name}' reaches beyond its region")
-        arrays[name] = _view(owners[entry["region"]], place, shape, dtype, count, entry["order"])
+    arrays = {name: _view(owners[of], *place) for name, (of, *place) in places.items()}
     return Restored(arrays, restored, image.id)
+
+
+def _places(table: Any, regions: dict[str, int], file: str) -> dict[str, Any]:
+    """Of each array of `table`: its region, first byte, shape, dtype, bytes and order."""
+    places = {}
+    try:
+        for name, entry in table.items():
+            shape, dtype, count = _checked(tuple(entry["shape"]), _dtype(entry["dtype"]))
+            of, place, order = entry["region"], entry["offset"], entry["order"]
+            if not 0 <= place <= regions[of] - count or order not in ("C", "F"):
+                raise ValueError(f"array '{name}' reaches beyond its region")
+            places[name] = of, place.__index__(), shape, dtype, count, order
+    except (AttributeError, KeyError, SyntaxError, TypeError, ValueError) as error:
+        raise SnapshotFileError(
+            f"'{file}': its table of arrays is not as this version writes it: {error!r}"
+        ) from None
+    return places
 
 
 def _dtype(text: str) -> Any:
@@ -422,6 +433,8 @@ def _read_table(image: _pagetide.Image, regions: dict[str, int], file: str) -> A
 
     if _TABLE not in regions:
         raise SnapshotFileError(f"'{file}' is a snapshot of another program, without arrays")
+    if regions[_TABLE] > _TABLE_BYTES:
+        raise SnapshotFileError(f"'{file}': its table of arrays is too long: {regions[_TABLE]} bytes")
     text = image.read(_TABLE, regions[_TABLE]).rstrip(b"\0")
     try:
         return json.loads(text)

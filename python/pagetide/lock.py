@@ -44,7 +44,7 @@ class LockedFile(_pagetide.LockedFile):
         part = None
         if offset or length is not None:
             part = (offset, (1 << 62) if length is None else size(length, "length"))
-        return super().__new__(cls, os.fspath(path), mode, access, writable, part)
+        return super().__new__(cls, os.fsdecode(path), mode, access, writable, part)
 
     def __enter__(self) -> LockedFile:
         return self
@@ -78,17 +78,19 @@ class SecretBytes(_pagetide.SecretBytes):
         if in_child not in ("wiped", "absent"):
             raise ValueError(f"in_child={in_child!r}: expected 'wiped' or 'absent'")
         secret = super().__new__(cls, size(max, "max"), memfd_secret, in_child == "absent")
-        secret._extend(bytes(data))
+        secret._extend(data)
         return secret
 
     def extend(self, data: bytes | bytearray) -> None:
         """Appends `data`. The original is not wiped."""
-        self._extend(bytes(data))
+        self._extend(data)
 
     def __eq__(self, other: object) -> bool:
         """In a time that depends on the lengths alone."""
         if isinstance(other, (bytes, bytearray, memoryview, SecretBytes)):
-            return self._equals(bytes(memoryview(other)))
+            # What is in one piece is copied nowhere.
+            view = memoryview(other)
+            return self._equals(view.cast("B") if view.c_contiguous else view.tobytes())
         return NotImplemented
 
     __hash__ = None  # type: ignore[assignment]

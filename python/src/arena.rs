@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use offset_allocator::{Allocation, Allocator};
 use pyo3::PyResult;
 
-use crate::forked::is_child;
+use crate::forked::Generation;
 use crate::pages::PageSet;
 use crate::region::{Shared, lock};
 
@@ -17,10 +17,11 @@ const PAGE: usize = 4096;
 /// Parts of the arena there can be at a time, used and free ones; each costs 40 bytes.
 const PARTS_MAX: u32 = 128 << 10;
 
-/// Memory for arrays. Small ones are `malloc`'s, and so is everything in a forked child, which does
-/// not have the region.
+/// Memory for arrays. Small ones are `malloc`'s, and so is everything in a child forked since this
+/// was made, which does not have the region.
 pub struct Arena {
     region: Shared,
+    made_in: Generation,
     start: usize,
     length: usize,
     /// Bytes below which an array is small.
@@ -76,6 +77,7 @@ impl Arena {
         };
         Arena {
             region,
+            made_in: Generation::now(),
             start,
             length,
             small,
@@ -105,7 +107,7 @@ impl Arena {
 
     /// `bytes` bytes, zeros if `zeroed`; null if there is no room for them.
     pub fn allocate(&self, bytes: usize, zeroed: bool) -> *mut u8 {
-        if bytes < self.small || is_child() {
+        if bytes < self.small || self.is_elsewhere() {
             // SAFETY: any size will do; what it gives is freed by `free` alone.
             return unsafe {
                 match zeroed {
@@ -145,7 +147,7 @@ impl Arena {
             return unsafe { libc::free(address.as_ptr().cast()) };
         };
         // A child does not have it.
-        if is_child() {
+        if self.is_elsewhere() {
             return;
         }
         let mut parts = lock(&self.parts);
@@ -176,7 +178,7 @@ impl Arena {
                 }
                 has
             }
-            None if bytes < self.small || is_child() => {
+            None if bytes < self.small || self.is_elsewhere() => {
                 // SAFETY: as in `free`.
                 return unsafe { libc::realloc(address.as_ptr().cast(), bytes.max(1)) }.cast();
             }
@@ -192,6 +194,11 @@ impl Arena {
             }
         }
         new
+    }
+
+    /// Whether this is a child forked since.
+    fn is_elsewhere(&self) -> bool {
+        Generation::now() != self.made_in
     }
 
     fn page(&self, page: u32) -> *mut u8 {

@@ -2,7 +2,7 @@
 //! says why, on its standard error stream, and leaves the signal to whoever had it before.
 #![allow(unsafe_code)]
 use std::ffi::{c_int, c_void};
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use pyo3::prelude::*;
@@ -14,8 +14,9 @@ static PARENTS: AtomicPtr<Vec<(usize, usize)>> = AtomicPtr::new(std::ptr::null_m
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Set in a forked child, before anything else runs there.
-static CHILD: AtomicBool = AtomicBool::new(false);
+/// How many forks lie between this process and the one that had the first region: one more in a
+/// forked child, before anything else runs there.
+static FORKS: AtomicU32 = AtomicU32::new(0);
 
 const MESSAGE: &[u8] =
     b"pagetide: this is a forked child, and it touched memory of a region of its \
@@ -30,7 +31,7 @@ impl Span {
     pub fn new(py: Python<'_>, start: usize, length: usize) -> PyResult<Span> {
         static HOOK: OnceLock<()> = OnceLock::new();
         if HOOK.set(()).is_ok() {
-            // SAFETY: the handler sets a flag. (It fails for want of memory only.)
+            // SAFETY: the handler adds one to a number. (It fails for want of memory only.)
             unsafe { libc::pthread_atfork(None, None, Some(note_child)) };
             let hook = wrap_pyfunction!(in_child, py)?;
             let kwargs = [("after_in_child", hook)];
@@ -55,13 +56,20 @@ impl Drop for Span {
     }
 }
 
-/// Whether this process was forked from one that had a region.
-pub fn is_child() -> bool {
-    CHILD.load(Ordering::Relaxed)
+/// Which process this is, told from those that it was forked from and those forked from it. Cheaper
+/// than asking the system.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Generation(u32);
+
+impl Generation {
+    /// This one; for who has a region.
+    pub fn now() -> Generation {
+        Generation(FORKS.load(Ordering::Relaxed))
+    }
 }
 
 extern "C" fn note_child() {
-    CHILD.store(true, Ordering::Relaxed);
+    FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Called in each forked child.

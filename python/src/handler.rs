@@ -150,7 +150,7 @@ pub struct PyArena {
 impl PyArena {
     #[new]
     fn new(region: &Bound<'_, Region>, small: usize, retained_max: u64) -> PyResult<PyArena> {
-        let shared = region.get().shared()?;
+        let shared = region.get().shared(region.py())?;
         let span = region.get().span();
         if small < 4096 {
             return Err(errors::error(

@@ -6,13 +6,17 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 
 use pagetide::lock::{self as locking, Access, InChild, LockError, Mode, SecretBuf, Sharing};
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::{self, Value};
 use crate::memory::Exports;
-use crate::region::lock;
+use crate::region::{lock, lock_attached};
+
+/// So much is read between two calls of `progress`.
+const FILL_BYTES: usize = 8 << 20;
 
 fn os_error(error: &std::io::Error) -> PyErr {
     let inner = error
@@ -108,8 +112,8 @@ impl LockedFile {
 
     /// Whether `close` was called.
     #[getter]
-    fn closed(&self) -> bool {
-        lock(&self.file).is_none()
+    fn closed(&self, py: Python<'_>) -> bool {
+        lock_attached(py, &self.file).is_none()
     }
 
     /// Queues reads of `parts`, pairs of bytes, without waiting.
@@ -127,21 +131,31 @@ impl LockedFile {
     /// Reads and locks all of it, and calls `progress` with the bytes done, if it is given.
     #[pyo3(signature = (progress=None))]
     fn fill(&self, py: Python<'_>, progress: Option<Py<PyAny>>) -> PyResult<()> {
-        let mut failed = None;
-        let tell = |bytes: u64| {
-            if let (Some(progress), true) = (&progress, failed.is_none()) {
-                failed = Python::attach(|py| progress.call1(py, (bytes,))).err();
+        let length = self.with(py, |file| Ok(file.len()))?;
+        // By blocks, and nothing is held while `progress` runs: it may ask about the file.
+        for start in (0..length)
+            .step_by(FILL_BYTES)
+            .filter(|_| progress.is_some())
+        {
+            let done = (start + FILL_BYTES).min(length);
+            let ahead = start..(start + 2 * FILL_BYTES).min(length);
+            self.with(py, |file| {
+                file.prefetch(std::slice::from_ref(&ahead))?;
+                file.load(std::slice::from_ref(&(start..done)))
+            })?;
+            if let Some(progress) = &progress {
+                progress.call1(py, (done,))?;
             }
-        };
-        self.with(py, |file| file.fill(tell))?;
-        failed.map_or(Ok(()), Err)
+        }
+        self.with(py, |file| file.fill(|_| ()))
     }
 
     /// Unmaps it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let mut file = lock(&self.file);
-        if self.exports.count() > 0 {
-            let buffers = self.exports.count() as u64;
+        let mut file = lock_attached(py, &self.file);
+        let buffers = self.exports.count() as u64;
+        if buffers > 0 {
+            drop(file);
             let message = format!("the file is in use by {buffers} buffers: let go of them first");
             let attributes = [("buffers", Value::Number(buffers))];
             return Err(errors::error("InUseError", &message, &attributes));
@@ -158,8 +172,9 @@ impl LockedFile {
         flags: c_int,
     ) -> PyResult<()> {
         let this = slf.get();
-        let file = lock(&this.file);
+        let file = lock_attached(slf.py(), &this.file);
         let Some(mapped) = &*file else {
+            drop(file);
             return Err(errors::error("ClosedError", "the file is closed", &[]));
         };
         let start = match mapped.is_empty() {
@@ -194,6 +209,31 @@ fn secret(error_: locking::SecretError) -> PyErr {
     }
 }
 
+/// The bytes of a buffer in one piece, where they are.
+struct Bytes<'py> {
+    py: Python<'py>,
+    buffer: PyBuffer<u8>,
+}
+
+impl<'py> Bytes<'py> {
+    fn of(object: &Bound<'py, PyAny>) -> PyResult<Bytes<'py>> {
+        let (py, buffer) = (object.py(), PyBuffer::get(object)?);
+        match buffer.is_c_contiguous() {
+            true => Ok(Bytes { py, buffer }),
+            false => Err(PyBufferError::new_err("the bytes are not in one piece")),
+        }
+    }
+
+    fn get(&self) -> &[u8] {
+        match self.buffer.len_bytes() {
+            0 => &[],
+            // SAFETY: its owner keeps the bytes where they are while there is a buffer. Who writes
+            // to them meanwhile changes what is copied or compared, and nothing else.
+            length => unsafe { std::slice::from_raw_parts(self.buffer.buf_ptr().cast(), length) },
+        }
+    }
+}
+
 /// Bytes that never leave memory.
 #[pyclass(frozen, subclass, module = "pagetide")]
 pub struct SecretBytes {
@@ -205,14 +245,17 @@ impl SecretBytes {
     /// For what may move or wipe the bytes.
     fn change(
         &self,
+        py: Python<'_>,
         call: impl FnOnce(&mut SecretBuf) -> Result<(), locking::SecretError>,
     ) -> PyResult<()> {
-        let mut secret_ = lock(&self.secret);
+        let mut secret_ = lock_attached(py, &self.secret);
         if self.exports.count() > 0 {
             let message = "the secret is in use by buffers: let go of them first";
             return Err(PyBufferError::new_err(message));
         }
-        call(&mut secret_).map_err(secret)
+        let changed = call(&mut secret_);
+        drop(secret_);
+        changed.map_err(secret)
     }
 }
 
@@ -232,40 +275,43 @@ impl SecretBytes {
         })
     }
 
-    fn __len__(&self) -> usize {
-        lock(&self.secret).len()
+    fn __len__(&self, py: Python<'_>) -> usize {
+        lock_attached(py, &self.secret).len()
     }
 
     /// The most bytes it can have.
     #[getter]
-    fn max(&self) -> usize {
-        lock(&self.secret).max()
+    fn max(&self, py: Python<'_>) -> usize {
+        lock_attached(py, &self.secret).max()
     }
 
     /// Makes it `length` bytes long; new ones are zeros, and what goes is wiped.
-    fn resize(&self, length: usize) -> PyResult<()> {
-        self.change(|secret| secret.resize(length))
+    fn resize(&self, py: Python<'_>, length: usize) -> PyResult<()> {
+        self.change(py, |secret| secret.resize(length))
     }
 
     /// Wipes it; it has no bytes then.
-    fn clear(&self) -> PyResult<()> {
-        self.change(SecretBuf::clear)
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        self.change(py, SecretBuf::clear)
     }
 
     /// Whether nothing was written beside it.
     #[getter]
-    fn intact(&self) -> bool {
-        lock(&self.secret).is_intact()
+    fn intact(&self, py: Python<'_>) -> bool {
+        lock_attached(py, &self.secret).is_intact()
     }
 
-    /// Appends `data`. What it was is not wiped: that is its owner's.
-    fn _extend(&self, data: &[u8]) -> PyResult<()> {
-        self.change(|secret| secret.extend_from_slice(data))
+    /// Appends the bytes of the buffer `data`, which are copied nowhere else.
+    fn _extend(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let data = Bytes::of(data)?;
+        self.change(data.py, |secret| secret.extend_from_slice(data.get()))
     }
 
-    /// Whether it has the same bytes as `other`, in a time that depends on the length alone.
-    fn _equals(&self, other: &[u8]) -> bool {
-        *lock(&self.secret) == *other
+    /// Whether it has the same bytes as the buffer `other`, in a time that depends on the length
+    /// alone.
+    fn _equals(&self, other: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let other = Bytes::of(other)?;
+        Ok(*lock_attached(other.py, &self.secret) == *other.get())
     }
 
     unsafe fn __getbuffer__(
@@ -274,7 +320,7 @@ impl SecretBytes {
         flags: c_int,
     ) -> PyResult<()> {
         let this = slf.get();
-        let mut secret = lock(&this.secret);
+        let mut secret = lock_attached(slf.py(), &this.secret);
         let length = secret.len();
         let start = match length {
             0 => std::ptr::dangling_mut(),

@@ -27,6 +27,18 @@ impl<T> Here<T> {
         }
     }
 
+    /// The process that made it.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The value itself, if this is the process that made it.
+    pub fn take(self) -> Option<T> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once: `this` is not dropped, and used no more.
+        (this.pid == std::process::id()).then(|| unsafe { ManuallyDrop::take(&mut this.value) })
+    }
+
     /// It, if this is the process that made it.
     pub fn get(&self) -> PyResult<&T> {
         check_process(self.pid)?;

@@ -10,6 +10,7 @@ use pagetide::{Delivery, PinGuard, Policy, RegionBuilder};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::MutexExt;
 
 use crate::errors::{self, Value};
 use crate::forked::Span;
@@ -18,8 +19,17 @@ use crate::memory::{Exports, Here, check_process};
 /// A region as its users share it.
 pub type Shared = Arc<Here<pagetide::Region>>;
 
+/// For who is detached from the interpreter, or holds the lock while it needs no interpreter.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// For who is attached: the interpreter runs others while this waits, of whom one may have the
+/// lock. No Python code may run while it is held, nor an exception be made: that may come back here.
+pub fn lock_attached<'m, T>(py: Python<'_>, mutex: &'m Mutex<T>) -> MutexGuard<'m, T> {
+    mutex
+        .lock_py_attached(py)
+        .unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A span of memory of which at most a budget is resident.
@@ -39,9 +49,9 @@ pub struct Region {
 
 impl Region {
     /// The region, for as long as the answer lives.
-    pub fn shared(&self) -> PyResult<Shared> {
+    pub fn shared(&self, py: Python<'_>) -> PyResult<Shared> {
         check_process(self.pid)?;
-        let shared = lock(&self.shared).clone();
+        let shared = lock_attached(py, &self.shared).clone();
         shared.ok_or_else(|| errors::error("ClosedError", "the region is closed", &[]))
     }
 
@@ -56,7 +66,7 @@ impl Region {
         py: Python<'_>,
         call: impl FnOnce(&pagetide::Region) -> Result<T, pagetide::RegionError> + Send,
     ) -> PyResult<T> {
-        let shared = self.shared()?;
+        let shared = self.shared(py)?;
         let region = shared.get()?;
         py.detach(|| call(region)).map_err(errors::region)
     }
@@ -130,8 +140,8 @@ impl Region {
 
     /// Whether `close` was called.
     #[getter]
-    fn closed(&self) -> bool {
-        lock(&self.shared).is_none()
+    fn closed(&self, py: Python<'_>) -> bool {
+        lock_attached(py, &self.shared).is_none()
     }
 
     /// The counters now, as JSON.
@@ -166,7 +176,7 @@ impl Region {
     /// Makes bytes `start` to `stop` resident, and keeps them so.
     #[pyo3(signature = (start=0, stop=None))]
     fn _pin(&self, py: Python<'_>, start: usize, stop: Option<usize>) -> PyResult<Pin> {
-        let shared = self.shared()?;
+        let shared = self.shared(py)?;
         let range = self.range(start, stop);
         let region = shared.get()?;
         let guard = py.detach(|| region.pin(range)).map_err(errors::region)?;
@@ -183,12 +193,13 @@ impl Region {
     /// Raises InUseError while arrays, pins, trackers or anything else use it.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         check_process(self.pid)?;
-        let mut shared = lock(&self.shared);
+        let mut shared = lock_attached(py, &self.shared);
         let others = shared
             .as_ref()
             .map_or(0, |shared| Arc::strong_count(shared) - 1);
         let buffers = self.exports.count();
         if buffers + others > 0 {
+            drop(shared);
             let message = format!(
                 "the region is in use by {buffers} arrays or buffers and {others} pins, trackers \
                  or calls: let go of them first"
@@ -218,8 +229,8 @@ impl Region {
         self.close(py)
     }
 
-    fn __repr__(&self) -> String {
-        match self.closed() {
+    fn __repr__(&self, py: Python<'_>) -> String {
+        match self.closed(py) {
             true => "<pagetide.Region, closed>".into(),
             false => format!(
                 "<pagetide.Region of {} bytes at {:#x}>",
@@ -236,8 +247,9 @@ impl Region {
         let this = slf.get();
         // Held, so that it is not closed before the export is counted.
         check_process(this.pid)?;
-        let shared = lock(&this.shared);
+        let shared = lock_attached(slf.py(), &this.shared);
         if shared.is_none() {
+            drop(shared);
             return Err(errors::error("ClosedError", "the region is closed", &[]));
         }
         let bytes = (this.start as *mut u8, this.length);
@@ -275,20 +287,23 @@ pub struct Pin(Mutex<Option<Pinned>>);
 #[pymethods]
 impl Pin {
     /// Ends the pin. Does nothing if it has ended.
-    fn release(&self) {
-        let pinned = lock(&self.0).take();
+    fn release(&self, py: Python<'_>) {
+        let pinned = lock_attached(py, &self.0).take();
         drop(pinned);
     }
 
     /// Whether it has ended.
     #[getter]
-    fn released(&self) -> bool {
-        lock(&self.0).is_none()
+    fn released(&self, py: Python<'_>) -> bool {
+        lock_attached(py, &self.0).is_none()
     }
 
     fn __enter__(slf: PyRef<'_, Self>) -> PyResult<PyRef<'_, Self>> {
-        match &*lock(&slf.0) {
-            Some(pinned) => pinned.guard.get().map(|_| ())?,
+        let pid = lock_attached(slf.py(), &slf.0)
+            .as_ref()
+            .map(|pinned| pinned.guard.pid());
+        match pid {
+            Some(pid) => check_process(pid)?,
             None => {
                 return Err(errors::error(
                     "PinError",
@@ -301,7 +316,7 @@ impl Pin {
     }
 
     #[pyo3(signature = (*_exception))]
-    fn __exit__(&self, _exception: &Bound<'_, pyo3::types::PyTuple>) {
-        self.release();
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, pyo3::types::PyTuple>) {
+        self.release(py);
     }
 }

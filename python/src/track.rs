@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyDict};
 use crate::errors;
 use crate::forked::Span;
 use crate::memory::{Exports, Here, check_process};
-use crate::region::{Region, Shared, lock};
+use crate::region::{Region, Shared, lock, lock_attached};
 
 /// Memory that is not paged: what `restore` brings back lazily.
 #[pyclass(frozen, module = "pagetide", weakref)]
@@ -72,7 +72,7 @@ impl Mapping {
 /// What is tracked, and the regions that must not be closed meanwhile.
 fn memory_of(name: &str, owner: &Bound<'_, PyAny>) -> PyResult<(Memory, Option<Shared>)> {
     if let Ok(region) = owner.cast::<Region>() {
-        let shared = region.get().shared()?;
+        let shared = region.get().shared(owner.py())?;
         let memory = Memory::region(name, shared.get()?).map_err(errors::track)?;
         return Ok((memory, Some(shared)));
     }
@@ -200,7 +200,7 @@ impl Snapshotter {
         };
         let patience = Duration::try_from_secs_f64(patience)
             .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        let snapshotter = lock(&self.snapshotter).clone();
+        let snapshotter = lock_attached(py, &self.snapshotter).clone();
         let snapshotter = snapshotter
             .ok_or_else(|| errors::error("ClosedError", "the snapshotter is closed", &[]))?;
         let taker = snapshotter.get()?;
@@ -211,7 +211,7 @@ impl Snapshotter {
         Ok(Snapshot {
             id: snapshot.id().to_string(),
             pause: snapshot.pause(),
-            snapshot: Mutex::new(Some(snapshot)),
+            snapshot: Mutex::new(Some(Here::new(snapshot))),
             report: Mutex::new(None),
             snapshotter: Mutex::new(Some(snapshotter)),
             pid: self.pid,
@@ -237,12 +237,26 @@ impl Snapshotter {
 pub struct Snapshot {
     id: String,
     pause: Duration,
-    snapshot: Mutex<Option<track::Snapshot>>,
+    snapshot: Mutex<Option<Here<track::Snapshot>>>,
     /// The report as JSON, or what went wrong, once it is known.
     report: Mutex<Option<Result<String, String>>>,
     /// Until it is written: if that is dropped, it is cancelled.
     snapshotter: Mutex<Option<Arc<Here<track::Snapshotter>>>>,
     pid: u32,
+}
+
+impl Snapshot {
+    /// Of the snapshot that is being written; none if its end was waited for.
+    fn ask<T>(
+        &self,
+        py: Python<'_>,
+        of: impl FnOnce(&track::Snapshot) -> T,
+    ) -> PyResult<Option<T>> {
+        check_process(self.pid)?;
+        let snapshot = lock_attached(py, &self.snapshot);
+        // Of this process, as was checked.
+        Ok(snapshot.as_ref().and_then(|here| here.get().ok()).map(of))
+    }
 }
 
 #[pymethods]
@@ -261,22 +275,19 @@ impl Snapshot {
 
     /// Pages done, and pages in all.
     #[getter]
-    fn progress(&self) -> Option<(u64, u64)> {
-        lock(&self.snapshot).as_ref().map(track::Snapshot::progress)
+    fn progress(&self, py: Python<'_>) -> PyResult<Option<(u64, u64)>> {
+        self.ask(py, track::Snapshot::progress)
     }
 
     /// Whether the file is complete, or has failed.
     #[getter]
-    fn finished(&self) -> bool {
-        let snapshot = lock(&self.snapshot);
-        snapshot.as_ref().is_none_or(track::Snapshot::is_finished)
+    fn finished(&self, py: Python<'_>) -> PyResult<bool> {
+        Ok(self.ask(py, track::Snapshot::is_finished)?.unwrap_or(true))
     }
 
     /// Ends it without a file, unless it is complete.
-    fn cancel(&self) {
-        if let Some(snapshot) = &*lock(&self.snapshot) {
-            snapshot.cancel();
-        }
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.ask(py, track::Snapshot::cancel).map(|_| ())
     }
 
     /// Waits for the file; the report as JSON.
@@ -284,7 +295,7 @@ impl Snapshot {
         check_process(self.pid)?;
         let report = py.detach(|| {
             let mut report = lock(&self.report);
-            let snapshot = lock(&self.snapshot).take();
+            let snapshot = lock(&self.snapshot).take().and_then(Here::take);
             if let Some(snapshot) = snapshot {
                 *report = Some(match snapshot.wait() {
                     Ok(done) => Ok(json(&done)),
@@ -360,7 +371,7 @@ impl Image {
 
     /// Reads region `name` into `region`, which nobody else may use meanwhile.
     fn read_into(&self, py: Python<'_>, name: &str, region: &Bound<'_, Region>) -> PyResult<()> {
-        let shared = region.get().shared()?;
+        let shared = region.get().shared(py)?;
         let into = shared.get()?;
         py.detach(|| {
             // SAFETY: mapped as long as `shared`; it is new, and nobody else's.
@@ -416,13 +427,15 @@ impl Restored {
 
     /// The memory of region `name`; once.
     fn take(&self, py: Python<'_>, name: &str) -> PyResult<Mapping> {
-        let mut mappings = lock(self.mappings.get()?);
+        let mut mappings = lock_attached(py, self.mappings.get()?);
         let at = mappings.iter().position(|(of, _)| of == name);
-        let at = at.ok_or_else(|| {
+        let taken = at.map(|at| mappings.swap_remove(at).1);
+        drop(mappings);
+        let taken = taken.ok_or_else(|| {
             let message = format!("the snapshot has no region '{name}'");
             errors::error("SnapshotFileError", &message, &[])
         })?;
-        Mapping::of(py, mappings.swap_remove(at).1)
+        Mapping::of(py, taken)
     }
 
     /// Whether all has been fetched.

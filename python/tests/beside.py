@@ -1,21 +1,28 @@
 """Arrays by pagetide beside numpy's own ways, with the same memory; each in a process of its own.
 
     beside.py [--gib 2] [--share 0.12] [--runs 3] [--reads 200000] [--directory .]
-              [sum] [random] [update]
+              [first] [sum] [random] [update] [allocate] [import]
 
+first        seconds until the first element of an .npy file is there.
 sum, random  an .npy file by `load` and by `numpy.memmap`, both in a memory cgroup of the share of
              the array and 48 MiB for the interpreter. A first pass (the file is in no cache) and
              one after it; `reads` elements at random. "advised" is numpy.memmap of which the kernel
              was told that reads are at random. What numpy.memmap reads around each of them is the
-             disk's read_ahead_kb.
+             disk's read_ahead_kb. `load` has a 256th of the file less to keep resident, since what
+             the pager knows of its pages is in the same limit.
 update       `a[i] = 3 * a[i] + 1` for 20 000 elements at random at a time: `pagetide.empty` with
-             the store `ram:`, and numpy in a cgroup of the same limit with swap on zram.
+             the store `ram:`, and numpy in a cgroup of the same limit with swap on zram. --huge:
+             numpy asks for huge pages, as it does by itself. With 4 GiB the kernel then ends it for
+             want of memory.
+allocate     1 MiB allocated and freed, in an arena and by numpy.
+import       `import pagetide`.
 
 For root, in an environment with pagetide and numpy. The cgroup, the swap and the file are removed.
 """
 
 import argparse
 import contextlib
+import functools
 import json
 import mmap
 import os
@@ -27,6 +34,7 @@ from pathlib import Path
 
 PROCESS_BYTES = 48 << 20
 BATCHES, BATCH = 20, 20_000
+PAIRS = 200_000
 
 
 def timed(work):
@@ -54,6 +62,16 @@ def forget(path):
     with open(path, "rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def work_first(way, path, resident, _reads):
+    # Imports are not what is measured.
+    import numpy  # noqa: F401
+
+    import pagetide  # noqa: F401
+
+    took, value = timed(lambda: source_array(way, path, resident)[0])
+    return {"first": took}, float(value)
 
 
 def work_sum(way, path, resident, _reads):
@@ -94,7 +112,34 @@ def work_update(way, gib, resident, _reads):
     return {"update": took}, int(array[random.integers(0, count, 1000)].sum())
 
 
-WORK = {"sum": work_sum, "random": work_random, "update": work_update}
+def work_allocate(way, _subject, _resident, _reads):
+    import numpy as np
+    import pagetide
+
+    def pairs():
+        for _ in range(PAIRS):
+            np.empty(1 << 20, "u1")
+
+    arena = pagetide.numpy(resident="256M") if way == "arena" else contextlib.nullcontext()
+    with arena:
+        pairs()
+        took, _ = timed(pairs)
+    return {"pair": took / PAIRS * 1e6}, 0
+
+
+def work_import(way, _subject, _resident, _reads):
+    took, _ = timed(lambda: __import__(way))
+    return {"import": took * 1e3}, 0
+
+
+WORK = {
+    "first": work_first,
+    "sum": work_sum,
+    "random": work_random,
+    "update": work_update,
+    "allocate": work_allocate,
+    "import": work_import,
+}
 
 
 @contextlib.contextmanager
@@ -133,8 +178,9 @@ def zram_swap(length):
         (control / "hot_remove").write_text(number)
 
 
-def run(task, way, subject, resident, reads, procs):
+def run(task, way, subject, resident, reads, procs, huge=True):
     """Times of one worker, in the cgroup of `procs` if there is one, and its result."""
+    environment = os.environ if huge else {**os.environ, "NUMPY_MADVISE_HUGEPAGE": "0"}
 
     def enter():
         if procs is not None:
@@ -142,11 +188,13 @@ def run(task, way, subject, resident, reads, procs):
 
     numbers = [str(subject), str(resident), str(reads)]
     arguments = [sys.executable, __file__, "--worker", task, way, *numbers]
-    done = subprocess.run(arguments, preexec_fn=enter, check=True, stdout=subprocess.PIPE)
+    done = subprocess.run(
+        arguments, preexec_fn=enter, env=environment, check=True, stdout=subprocess.PIPE
+    )
     return json.loads(done.stdout)
 
 
-def measure(task, ways, runs, one):
+def measure(task, ways, runs, one, unit="s"):
     """Runs `one(way)` in turns, and prints medians beside each other."""
     times, results = {way: [] for way in ways}, set()
     for _ in range(runs):
@@ -160,11 +208,11 @@ def measure(task, ways, runs, one):
         all_of = {way: [taken[name] for taken in times[way]] for way in ways}
         middle = {way: statistics.median(taken) for way, taken in all_of.items()}
         columns = [
-            f"{way} {middle[way]:.2f} s ({min(all_of[way]):.2f} to {max(all_of[way]):.2f})"
+            f"{way} {middle[way]:.4g} {unit} ({min(all_of[way]):.4g} to {max(all_of[way]):.4g})"
             for way in ways
         ]
-        ratios = [f"{middle[ways[0]] / middle[way]:.2f}" for way in ways[1:]]
-        print(f"{name:8} {', '.join(columns)}; ratio {', '.join(ratios)}", flush=True)
+        ratios = [f"ratio {middle[ways[0]] / middle[way]:.2f}" for way in ways[1:]]
+        print(f"{name:8} {', '.join(columns + ratios)}", flush=True)
 
 
 def measure_file(tasks, options):
@@ -184,7 +232,8 @@ def measure_file(tasks, options):
 
                 def one(way, task=task):
                     forget(path)
-                    return run(task, way, path, resident, options.reads, procs)
+                    known = count * 8 // 256 if way == "load" else 0
+                    return run(task, way, path, resident - known, options.reads, procs)
 
                 ways = ("load", "memmap", *(["advised"] if task == "random" else []))
                 measure(task, ways, options.runs, one)
@@ -200,7 +249,8 @@ def measure_update(options):
 
         def one(way):
             # Both compress elsewhere what is not resident: zram's memory is in no cgroup.
-            return run("update", way, options.gib, resident, 0, procs if way == "numpy" else None)
+            within = procs if way == "numpy" else None
+            return run("update", way, options.gib, resident, 0, within, options.huge)
 
         measure("update", ("empty", "numpy"), options.runs, one)
 
@@ -217,13 +267,21 @@ def main():
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--reads", type=int, default=200_000)
     parser.add_argument("--directory", default=".")
+    parser.add_argument("--huge", action="store_true")
     parser.add_argument("tasks", nargs="*", default=["sum", "random"], choices=sorted(WORK))
     options = parser.parse_args()
-    on_file = [task for task in options.tasks if task != "update"]
+    on_file = [task for task in options.tasks if task in ("first", "sum", "random")]
     if on_file:
         measure_file(on_file, options)
     if "update" in options.tasks:
         measure_update(options)
+    for task, ways, unit in [
+        ("allocate", ("arena", "numpy"), "us"),
+        ("import", ("pagetide",), "ms"),
+    ]:
+        if task in options.tasks:
+            one = functools.partial(run, task, subject="-", resident=0, reads=0, procs=None)
+            measure(task, ways, options.runs, one, unit)
 
 
 if __name__ == "__main__":

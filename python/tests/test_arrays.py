@@ -50,7 +50,7 @@ def test_full_empty_shapes_and_scalars():
 def test_sizes_are_numbers_or_text():
     for size in ["1M", "1MiB", "1mb", "1024K", 1 << 20, "1048576", np.int64(1 << 20), "1.0M"]:
         assert stats(pagetide.zeros(1 << 20, resident=size))["budget_bytes"] == 1 << 20
-    for size in ["1X", "", "M", -1, 0, "0", 1.5, None.__class__, "nan", "1e400", 1 << 80]:
+    for size in ["1X", "", "M", -1, 0, "0", 1.5, None.__class__, "nan", "1e400", "1.0e400", 1 << 80]:
         with pytest.raises(errors.SizeError):
             pagetide.zeros(10, resident=size)
 
@@ -183,8 +183,12 @@ def test_bad_dtypes_and_shapes():
     for shape in [-1, (2, -3), "ab", 1.5, (2, None), None, 1 << 60]:
         with pytest.raises(errors.ShapeError):
             pagetide.empty(shape)
+    # There is address space for it, but not for what is known of its pages.
+    with pytest.raises(errors.ShapeError):
+        pagetide.empty(1 << 45, "u1", resident="1M", overcommit=True)
     with pytest.raises(ValueError):
         pagetide.empty(3, order="K")
+    assert pagetide.zeros(3, ("f4", (2, 5))).shape == np.zeros(3, ("f4", (2, 5))).shape
 
 
 def test_bad_stores_and_stores_with_too_little_room(tmp_path):
@@ -246,11 +250,13 @@ def test_more_regions_than_descriptors_or_threads_are_an_error_and_no_more(pytho
 def test_parts_that_are_none():
     array = pagetide.zeros((10, 512))
     region = pagetide.region_of(array)
-    for part in [slice(0, 1 << 40), (-1, 5), (9, 3), np.zeros(3), slice(0, 9, 2)]:
+    wrong = [(-1, 5), (9, 3), (0.5, 1), slice("a", None), slice(0, 1 << 40), slice(0, 9, 2)]
+    for part in [*wrong, np.zeros(3)]:
         with pytest.raises(errors.RangeError):
             region.evict(part)
-    with pytest.raises(errors.NotARegionError):
-        region.evict([1])
+    for part in [[1], (1,), (1, 2, 3), "all", 5]:
+        with pytest.raises(errors.NotARegionError):
+            region.evict(part)
 
 
 def test_system_calls_read_into_it_and_write_from_it(tmp_path):

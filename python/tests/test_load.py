@@ -46,6 +46,13 @@ def test_fortran_order_versions_and_raw_data(tmp_path, order):
             np.lib.format.write_array(file, expected, version)
         array = pagetide.load(tmp_path / "b.npy")
         assert (array == expected).all() and array.flags.fnc == (order == "F")
+    named = np.zeros((70, 90), [("größe", "f8"), ("名", "i4")], order)
+    named["größe"] = expected
+    with pytest.warns(UserWarning, match="format 3.0"):
+        np.save(tmp_path / "n.npy", named)
+    array = pagetide.load(os.fsencode(tmp_path / "n.npy"))
+    assert (array["größe"] == expected).all() and array.flags.fnc == (order == "F")
+    assert pagetide.region_of(array).stats()["managed_bytes"] >= named.nbytes
     for offset in [0, 3, 4096, 5000]:
         (tmp_path / "raw").write_bytes(b"x" * offset + expected.tobytes("A"))
         options = dict(dtype="f8", offset=offset, order=order)
@@ -77,6 +84,8 @@ def test_what_is_no_array_is_an_error(tmp_path, saved):
         pagetide.load(path, dtype="u1", shape=200_000)
     with pytest.raises(errors.FileFormatError):
         pagetide.load(path, dtype="u1", offset=-5, shape=3)
+    with pytest.raises(TypeError):
+        pagetide.load(path, dtype="u1", offset=1.5)
     with pytest.raises((IsADirectoryError, errors.StoreError, errors.FileFormatError)):
         pagetide.load(tmp_path, dtype="u1")
 

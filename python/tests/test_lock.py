@@ -61,6 +61,32 @@ def test_parts_modes_and_private_copies(big):
             file.fill(lambda _: 1 / 0)
 
 
+def test_the_progress_of_a_file_may_ask_about_it(python, big):
+    open_or_skip(big[0]).close()
+    done = python(
+        f"""
+        from pagetide import errors
+        from pagetide.lock import LockedFile
+        file = LockedFile({str(big[0])!r})
+
+        def tell(done):
+            view = memoryview(file)
+            file.load([(0, 4096)])
+            print(done, len(file), file.closed, len(view))
+            try:
+                file.close()
+            except errors.InUseError as error:
+                print(error.buffers)
+
+        file.fill(tell)
+        file.fill(lambda _: file.close())
+        """
+    )
+    said = (1 << 20, 1 << 20, False, 1 << 20)
+    assert done.stdout.splitlines() == [" ".join(map(str, said)), "1"]
+    assert "ClosedError" in done.stderr
+
+
 def test_bad_files(tmp_path, big):
     with pytest.raises(FileNotFoundError):
         LockedFile(tmp_path / "none")
@@ -100,7 +126,16 @@ def secret_or_skip(*arguments, **options):
 def test_a_secret_is_compared_grown_and_wiped():
     with secret_or_skip(100, b"key") as secret:
         assert secret == b"key" and secret != b"kez" and secret != "key"
-        assert secret == secret_or_skip(50, b"key")
+        other = secret_or_skip(50, b"key")
+        assert secret == other and secret == secret and secret != secret_or_skip(50)
+        assert secret == memoryview(b"k_e_y_")[::2] and secret == bytearray(b"key")
+        other.extend(memoryview(secret))
+        assert other == b"keykey" and secret_or_skip(50) == b""
+        for bad in (5, "x", memoryview(b"k_e_y_")[::2]):
+            with pytest.raises((TypeError, BufferError)):
+                secret.extend(bad)
+        with pytest.raises(BufferError):
+            secret.extend(secret)
         secret.extend(b"word")
         view = memoryview(secret)
         assert bytes(view) == b"keyword" and "key" not in repr(secret)

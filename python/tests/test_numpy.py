@@ -1,5 +1,6 @@
 """Unchanged numpy code in an arena."""
 
+import asyncio
 import gc
 import os
 import threading
@@ -226,6 +227,68 @@ def test_a_forked_child_goes_on_with_malloc():
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert mine.sum() == 1 << 18
+
+
+def test_a_forked_child_has_arenas_of_its_own():
+    outer = pagetide.numpy(resident="1M")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with outer:
+                assert np.ones(1 << 16).sum() == 1 << 16
+            with pagetide.numpy(resident="1M") as mine:
+                kept = np.ones(1 << 18)
+                code = 0 if mine.stats()["arrays"] == 1 and mine.stats()["evictions"] else 2
+            grandchild = os.fork()
+            if grandchild == 0:
+                with mine:
+                    os._exit(int(np.ones(1 << 16).sum() != 1 << 16))
+            code = code or os.waitstatus_to_exitcode(os.waitpid(grandchild, 0)[1])
+            code = code or int(kept.sum() != 1 << 18)
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert outer.stats()["arrays"] == 0
+
+
+def test_tasks_enter_by_themselves():
+    """Of tasks that take turns in one thread, each leaves what it has entered."""
+    shared, seen = pagetide.numpy(resident="1M"), {}
+
+    async def one(entered, left):
+        with shared:
+            await entered.wait()
+            seen["one within"] = handler(np.ones(1 << 16))
+        seen["one after"] = handler(np.ones(1 << 16))
+        left.set()
+
+    async def other(entered, left):
+        with pagetide.numpy(resident="1M") as own:
+            with shared:
+                entered.set()
+                await left.wait()
+            kept = np.ones(1 << 16)
+            seen["other within"] = own.stats()["arrays"], kept.size
+        seen["other after"] = handler(np.ones(1 << 16))
+
+    async def both():
+        events = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(one(*events), other(*events))
+
+    asyncio.run(both())
+    assert seen == {
+        "one within": "pagetide",
+        "one after": "default_allocator",
+        "other within": (1, 1 << 16),
+        "other after": "default_allocator",
+    }
+    inner = pagetide.numpy(resident="1M")
+    with shared:
+        with inner:
+            with pytest.raises(errors.ArenaError, match="another one since"):
+                shared.__exit__()
+    assert handler(np.ones(1 << 16)) == "default_allocator"
 
 
 def test_arrays_that_live_until_the_interpreter_ends(python):

@@ -112,6 +112,38 @@ def test_a_handle_used_by_many_threads_gives_errors_and_no_crash():
     assert len(refused) == THREADS * 20
 
 
+def test_an_error_that_is_made_while_another_thread_calls_holds_nobody_up(python):
+    """An exception is made by the interpreter, which may run other threads meanwhile: those must
+    not wait, with the interpreter, for what the first one holds."""
+    done = python(
+        """
+        import sys, threading
+        from pagetide import Region, errors
+        sys.setswitchinterval(1e-6)
+        region = Region("64K")
+        kept = memoryview(region)
+
+        def close():
+            for _ in range(3000):
+                try:
+                    region.close()
+                except errors.InUseError:
+                    pass
+
+        def ask():
+            for _ in range(3000):
+                assert not region.closed and region.stats()["budget_bytes"] and repr(region)
+                memoryview(region).release()
+
+        threads = [threading.Thread(target=work) for work in (close, ask, close, ask)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        print("end")
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
 def test_snapshots_of_several_threads(tmp_path):
     def work(number):
         table = pagetide.full((64, 512), number, resident="64K")

@@ -1,6 +1,7 @@
 """Dirty elements, snapshots while threads write, and what comes back."""
 
 import gc
+import json
 import os
 import signal
 import threading
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import pagetide
-from pagetide import errors
+from pagetide import _pagetide, errors
 
 PAGE = 4096
 
@@ -267,6 +268,63 @@ def test_damaged_and_foreign_files(tmp_path, table):
     lazy = pagetide.restore(tmp_path / "s")
     with pytest.raises(errors.SnapshotFileError):
         lazy.wait()
+
+
+def test_a_snapshot_under_way_is_not_a_forked_childs(tmp_path):
+    table = pagetide.zeros(8 << 20, "u1")
+    table[:] = np.random.default_rng(1).integers(0, 256, table.shape, "u1")
+    with pagetide.Snapshotter(table=table) as snapshotter:
+        taken = snapshotter.snapshot(tmp_path / "s")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                for call in [lambda: taken.finished, taken.wait, taken.cancel]:
+                    try:
+                        call()
+                        os._exit(2)
+                    except errors.ForkError:
+                        pass
+                del taken, snapshotter, call
+                gc.collect()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert taken.wait()["pages_total"] >= 2048
+    assert (pagetide.restore(tmp_path / "s")["table"] == table).all()
+
+
+def test_tables_of_arrays_that_are_not_ours(tmp_path):
+    """A file whose checksums are right, and whose table says what no program of ours wrote."""
+    entry = dict(region="x", offset=0, shape=[8], dtype="'<f8'", order="C")
+    bad = [
+        b"{",
+        b"[1, 2]",
+        *(json.dumps({"x": {**entry, **change}}).encode() for change in (
+            dict(offset=-8), dict(offset=1 << 40), dict(offset="0"), dict(offset=None),
+            dict(region="none"), dict(region=[1]), dict(shape=[-1]), dict(shape="8"),
+            dict(shape=8), dict(shape=[1 << 60]), dict(shape=[0.5]), dict(dtype="f8("),
+            dict(dtype="'O'"), dict(dtype="5"), dict(dtype=7), dict(dtype="__import__('os')"),
+            dict(order="X"), dict(order=3),
+        )),
+        json.dumps({"x": 5}).encode(),
+        json.dumps({"x": {}}).encode(),
+    ]
+    for number, text in enumerate(bad):
+        memory = pagetide.Region(4096), _pagetide.Mapping(1 << 20)
+        memoryview(memory[1])[: len(text)] = text
+        inner = _pagetide.Snapshotter({"x": memory[0], ".arrays": memory[1]})
+        path = tmp_path / str(number)
+        inner._take(path, None, 5.0)._wait()
+        for lazy in (True, False):
+            with pytest.raises(errors.SnapshotFileError):
+                print(text, dict(pagetide.restore(path, lazy=lazy)))
+    memory = pagetide.Region(4096), _pagetide.Mapping(2 << 20)
+    inner = _pagetide.Snapshotter({"x": memory[0], ".arrays": memory[1]})
+    inner._take(tmp_path / "long", None, 5.0)._wait()
+    with pytest.raises(errors.SnapshotFileError, match="too long"):
+        pagetide.restore(tmp_path / "long")
 
 
 def test_a_forked_child_has_none_of_it(tmp_path, table):

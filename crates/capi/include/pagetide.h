@@ -17,8 +17,9 @@
  * except where a function says "alone": then nobody else may be using the handle. A function that
  * frees or ends a handle is always alone.
  *
- * Forks. A forked child has no region, tracker, snapshotter or restored memory of its parent's: a
- * call on a region fails with PAGETIDE_FORKED, and its memory is not mapped there.
+ * Forks. A forked child has no region, tracker, snapshot, snapshotter or restored memory of its
+ * parent's: calls on their handles fail with PAGETIDE_FORKED, and the memory is not mapped there.
+ * Functions that free them free the handle alone.
  *
  * Handles. NULL is refused with PAGETIDE_INVALID; functions that free do nothing with it.
  *
@@ -135,8 +136,8 @@ int pagetide_region_evict(const struct pagetide_region *region, size_t offset, s
 /* Bytes that stay resident until they are released. */
 struct pagetide_pin;
 
-/* Makes bytes resident and keeps them so. Pins nest, 255 deep. All pinned pages together must fit in
- * the budget, else PAGETIDE_LIMIT. */
+/* Makes bytes resident and keeps them so. Pins nest, 254 deep. All pins together must fit in the
+ * budget (a page that is pinned twice counts twice), else PAGETIDE_LIMIT. */
 int pagetide_region_pin(const struct pagetide_region *region, size_t offset, size_t length,
                         struct pagetide_pin **out);
 

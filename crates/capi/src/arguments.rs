@@ -82,11 +82,39 @@ unsafe fn bytes<'a>(text: *const c_char, name: &str) -> Result<&'a [u8], Failure
 /// # Safety
 /// `first` is null, or so many values are there.
 pub unsafe fn slice<'a, T>(first: *const T, count: usize, name: &str) -> Result<&'a [T], Failure> {
-    match (first.is_null(), count) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(Failure::invalid(format!("{name} is NULL"))),
+    check_extent(first, count, name)?;
+    match count {
+        0 => Ok(&[]),
         // SAFETY: the caller's promise.
         _ => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
+    }
+}
+
+/// The same, to be written.
+///
+/// # Safety
+/// As [`slice`], and nobody else uses them meanwhile.
+pub unsafe fn slice_mut<'a, T>(
+    first: *mut T,
+    count: usize,
+    name: &str,
+) -> Result<&'a mut [T], Failure> {
+    check_extent(first, count, name)?;
+    match count {
+        0 => Ok(&mut []),
+        // SAFETY: the caller's promise.
+        _ => Ok(unsafe { std::slice::from_raw_parts_mut(first, count) }),
+    }
+}
+
+/// There are as many as an object can have, and somewhere.
+fn check_extent<T>(first: *const T, count: usize, name: &str) -> Result<(), Failure> {
+    match count.checked_mul(size_of::<T>()) {
+        Some(1..) if first.is_null() => Err(Failure::invalid(format!("{name} is NULL"))),
+        Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
+        _ => Err(Failure::invalid(format!(
+            "{count} of {name} are more than memory can hold"
+        ))),
     }
 }
 

@@ -12,6 +12,8 @@ mod arguments;
 #[allow(unsafe_code)]
 mod file;
 #[allow(unsafe_code)]
+mod here;
+#[allow(unsafe_code)]
 mod lock;
 #[allow(unsafe_code)]
 mod memory;

@@ -6,38 +6,23 @@ use std::sync::Arc;
 use pagetide::{Delivery, PinGuard, Policy, Region};
 
 use crate::arguments::{Versioned, borrow, fill, handle, options, room, take, text};
+use crate::here::Here;
 use crate::status::{Code, Failure, guard, quietly};
 
 /// The region's handle; each pin has another share of the same.
-pub struct RegionHandle(pub(crate) Arc<Shared>);
-
-pub(crate) struct Shared {
-    pub(crate) region: Region,
-    /// A forked child has the handle and neither memory nor threads.
-    pid: u32,
-}
+pub struct RegionHandle(Arc<Here<Region>>);
 
 impl RegionHandle {
     /// The region, in the process that made it.
     pub(crate) fn region(&self) -> Result<&Region, Failure> {
-        match self.0.pid == std::process::id() {
-            true => Ok(&self.0.region),
-            false => Err(Failure::new(
-                Code::Forked,
-                format!(
-                    "the region belongs to process {}, and a forked child does not have it; make \
-                     one of its own in the child",
-                    self.0.pid
-                ),
-            )),
-        }
+        self.0.get()
     }
 }
 
 pub struct PinHandle {
     // Before the region, so that it is dropped first.
     guard: PinGuard<'static>,
-    region: Arc<Shared>,
+    region: Arc<Here<Region>>,
 }
 
 #[derive(Clone, Copy)]
@@ -82,8 +67,7 @@ pub unsafe extern "C" fn pagetide_region_new(
             // SAFETY: as the header says of the options.
             builder = builder.store_uri(unsafe { text(given.store, "store") }?);
         }
-        let (region, pid) = (builder.build()?, std::process::id());
-        *out = handle(RegionHandle(Arc::new(Shared { region, pid })));
+        *out = handle(RegionHandle(Arc::new(Here::new(builder.build()?))));
         Ok(())
     })
 }
@@ -113,12 +97,7 @@ pub unsafe extern "C" fn pagetide_region_free(region: *mut RegionHandle) -> c_in
             ));
         }
         // SAFETY: the same; it is not used again, says the header.
-        let region = unsafe { take(region) };
-        match region {
-            // Its threads are not in this process, to be waited for.
-            Some(region) if region.region().is_err() => std::mem::forget(region),
-            region => drop(region),
-        }
+        drop(unsafe { take(region) });
         Ok(())
     })
 }
@@ -127,7 +106,7 @@ pub unsafe extern "C" fn pagetide_region_free(region: *mut RegionHandle) -> c_in
 pub unsafe extern "C" fn pagetide_region_data(region: *const RegionHandle) -> *mut u8 {
     // SAFETY: null or a handle, says the header.
     match unsafe { region.as_ref() } {
-        Some(RegionHandle(shared)) => shared.region.as_ptr(),
+        Some(RegionHandle(shared)) => shared.anywhere().as_ptr(),
         None => std::ptr::null_mut(),
     }
 }
@@ -135,7 +114,7 @@ pub unsafe extern "C" fn pagetide_region_data(region: *const RegionHandle) -> *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagetide_region_length(region: *const RegionHandle) -> usize {
     // SAFETY: null or a handle, says the header.
-    unsafe { region.as_ref() }.map_or(0, |RegionHandle(shared)| shared.region.len())
+    unsafe { region.as_ref() }.map_or(0, |RegionHandle(shared)| shared.anywhere().len())
 }
 
 /// The bytes `offset..offset + length`; the region says whether it has them.

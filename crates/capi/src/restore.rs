@@ -3,11 +3,14 @@ use std::ffi::{c_char, c_int, c_void};
 
 use pagetide::track::{Image, LazyPlan, Mapping, Restored, WorkingSet, read_region, restore};
 
-use crate::arguments::{Versioned, borrow, handle, options, path, room, slice, take, text};
+use crate::arguments::{
+    Versioned, borrow, handle, options, path, room, slice, slice_mut, take, text,
+};
+use crate::here::Here;
 use crate::memory::Span;
 use crate::status::{Code, Failure, from_io, guard, quietly};
 
-pub struct RestoredHandle(Restored);
+pub struct RestoredHandle(Here<Restored>);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -53,7 +56,7 @@ pub unsafe extern "C" fn pagetide_restore(
             let set = WorkingSet::load(set, image.files()[0].header().id);
             plan = plan.replay(set.map_err(|error| from_io(&error, &error))?);
         }
-        *out = handle(RestoredHandle(restore(image, plan)?));
+        *out = handle(RestoredHandle(Here::new(restore(image, plan)?)));
         Ok(())
     })
 }
@@ -69,7 +72,7 @@ pub unsafe extern "C" fn pagetide_restored_data(
         // SAFETY: as the header says of the arguments.
         let (data, name) = unsafe { (room(data, "data")?, text(name, "name")?) };
         // SAFETY: as the header says of a handle.
-        let RestoredHandle(restored) = unsafe { borrow(restored, "restored") }?;
+        let restored = unsafe { borrow(restored, "restored") }?.0.get()?;
         let found: &Mapping = restored.region(name).ok_or_else(|| {
             let names = restored.image().regions().iter();
             let names: Vec<&str> = names.map(|region| region.name.as_str()).collect();
@@ -91,7 +94,7 @@ pub unsafe extern "C" fn pagetide_restored_data(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pagetide_restored_wait(restored: *const RestoredHandle) -> c_int {
     // SAFETY: as the header says of a handle.
-    guard(|| Ok(unsafe { borrow(restored, "restored") }?.0.wait()?))
+    guard(|| Ok(unsafe { borrow(restored, "restored") }?.0.get()?.wait()?))
 }
 
 #[unsafe(no_mangle)]
@@ -102,7 +105,7 @@ pub unsafe extern "C" fn pagetide_restored_save_working_set(
     guard(|| {
         // SAFETY: as the header says of the arguments.
         let (restored, file) = unsafe { (borrow(restored, "restored")?, path(file, "path")?) };
-        let saved = restored.0.working_set().save(file);
+        let saved = restored.0.get()?.working_set().save(file);
         saved.map_err(|error| from_io(&error, &error))
     })
 }
@@ -123,12 +126,9 @@ pub unsafe extern "C" fn pagetide_read_memory(
     guard(|| {
         // SAFETY: as the header says of the arguments.
         let (file, name) = unsafe { (path(file, "path")?, text(name, "name")?) };
-        if into.is_null() {
-            return Err(Failure::invalid("into is NULL"));
-        }
         let image = Image::open(file)?;
         // SAFETY: so much may be written there, and nobody else uses it, says the header.
-        let into = unsafe { std::slice::from_raw_parts_mut(into.cast::<u8>(), length) };
+        let into = unsafe { slice_mut(into.cast::<u8>(), length, "into") }?;
         Ok(read_region(&image, name, into)?)
     })
 }

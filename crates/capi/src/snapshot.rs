@@ -5,12 +5,13 @@ use pagetide::track::snapshot::format::SnapshotId;
 use pagetide::track::{ParkThreads, Plan, Report, Snapshot, Snapshotter};
 
 use crate::arguments::{Versioned, borrow, fill, handle, options, path, room, take};
+use crate::here::Here;
 use crate::memory::{Span, memory};
 use crate::region::delivery;
 use crate::status::{Code, Failure, guard, quietly};
 
-pub struct SnapshotterHandle(Snapshotter);
-pub struct SnapshotHandle(Snapshot);
+pub struct SnapshotterHandle(Here<Snapshotter>);
+pub struct SnapshotHandle(Here<Snapshot>);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -80,7 +81,7 @@ pub unsafe extern "C" fn pagetide_snapshotter_new(
         for memory in unsafe { memory(spans, count) }? {
             builder = builder.memory(memory);
         }
-        *out = handle(SnapshotterHandle(builder.build()?));
+        *out = handle(SnapshotterHandle(Here::new(builder.build()?)));
         Ok(())
     })
 }
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn pagetide_snapshot_start(
         // SAFETY: as the header says of the arguments.
         let (out, given) = unsafe { (room(out, "out")?, options(given, "options")?) };
         // SAFETY: the same.
-        let SnapshotterHandle(snapshotter) = unsafe { borrow(snapshotter, "snapshotter") }?;
+        let snapshotter = unsafe { borrow(snapshotter, "snapshotter") }?.0.get()?;
         // SAFETY: the same.
         let file = unsafe { path(file, "path") }?;
         let mut plan = match given.since.is_null() {
@@ -128,7 +129,7 @@ pub unsafe extern "C" fn pagetide_snapshot_start(
                 unsafe { hold(arm, arming, given.hold_context) }
             }),
         };
-        *out = handle(SnapshotHandle(snapshot?));
+        *out = handle(SnapshotHandle(Here::new(snapshot?)));
         Ok(())
     })
 }
@@ -141,8 +142,7 @@ pub unsafe extern "C" fn pagetide_snapshot_progress(
 ) -> c_int {
     guard(|| {
         // SAFETY: as the header says of a handle.
-        let SnapshotHandle(snapshot) = unsafe { borrow(snapshot, "snapshot") }?;
-        let progress = snapshot.progress();
+        let progress = unsafe { borrow(snapshot, "snapshot") }?.0.get()?.progress();
         for (out, pages) in [(done, progress.0), (total, progress.1)] {
             // SAFETY: null or room for a number, says the header.
             if let Some(out) = unsafe { out.as_mut() } {
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn pagetide_snapshot_progress(
 pub unsafe extern "C" fn pagetide_snapshot_cancel(snapshot: *const SnapshotHandle) -> c_int {
     guard(|| {
         // SAFETY: as the header says of a handle.
-        unsafe { borrow(snapshot, "snapshot") }?.0.cancel();
+        unsafe { borrow(snapshot, "snapshot") }?.0.get()?.cancel();
         Ok(())
     })
 }
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn pagetide_snapshot_wait(
         // SAFETY: as the header says of a handle; this call ends it.
         let snapshot = unsafe { take(snapshot) };
         let snapshot = snapshot.ok_or_else(|| Failure::invalid("snapshot is NULL"))?;
-        let told = snapshot.0.wait()?;
+        let told = snapshot.0.take()?.wait()?;
         match report.is_null() {
             true => Ok(()),
             // SAFETY: as the header says of `report`.

@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_void};
 use pagetide::track::{DirtyRange, DirtyTracker, Method};
 
 use crate::arguments::{borrow, borrow_mut, handle, room, take};
+use crate::here::Here;
 use crate::memory::{Span, memory};
 use crate::status::{Failure, guard, quietly};
 
-pub struct TrackerHandle(DirtyTracker);
+pub struct TrackerHandle(Here<DirtyTracker>);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn pagetide_tracker_new(
                 )));
             }
         };
-        *out = handle(TrackerHandle(tracker));
+        *out = handle(TrackerHandle(Here::new(tracker)));
         Ok(())
     })
 }
@@ -59,7 +60,7 @@ pub unsafe extern "C" fn pagetide_tracker_method(tracker: *const TrackerHandle) 
         Ok(TrackerHandle(tracker)) => {
             let number = METHODS
                 .iter()
-                .position(|method| *method == tracker.method());
+                .position(|method| *method == tracker.anywhere().method());
             number.map_or(0, |number| number as c_int + 1)
         }
         Err(_) => 0,
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn pagetide_tracker_take(
 ) -> c_int {
     guard(|| {
         // SAFETY: as the header says of a handle.
-        let TrackerHandle(tracker) = unsafe { borrow_mut(tracker, "tracker") }?;
+        let tracker = unsafe { borrow_mut(tracker, "tracker") }?.0.get_mut()?;
         let found = found.ok_or_else(|| Failure::invalid("found is NULL"))?;
         // Neighbours in one piece, without a list of them all.
         let mut last: Option<Dirty> = None;

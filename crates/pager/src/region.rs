@@ -225,9 +225,13 @@ impl Region {
         action: impl FnOnce(*mut [u8]) -> R,
     ) -> Result<R, RegionError> {
         let _pinned = self.pin(range.clone())?;
+        let by_signal = self.served.signals.is_some();
         for page in self.pages(range.clone())?.iter() {
-            // A page that is there but protected would fail a system call that writes to it.
-            let protected = self.served.pager.write_notifications.is_observed()
+            // A page that is there but protected would fail a system call that writes to it. With
+            // delivery by signal it may be whatever its word says: somebody else may be about to
+            // take the protection off.
+            let protected = by_signal
+                || self.served.pager.write_notifications.is_observed()
                 || self.served.pager.table.load(page).state() == State::Clean;
             if protected && !self.served.pool.serve(page, true, true) {
                 return Err(RegionError::Load(Errno::IO));

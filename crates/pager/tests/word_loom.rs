@@ -74,12 +74,7 @@ impl Page {
     }
 
     fn update(&self, f: impl Fn(Word) -> Word) -> Word {
-        loop {
-            let word = self.load();
-            if self.change(word, f(word)) {
-                return word;
-            }
-        }
+        update(&self.word, f)
     }
 
     fn release(&self, place: Place) {
@@ -137,6 +132,27 @@ impl Page {
         }
     }
 
+    /// A guard's pin, and what the fault thread does for it where that alone does not hold the page.
+    fn pin(&self) {
+        if !take_pin(&self.word) {
+            loop {
+                let word = self.load();
+                match word.state() {
+                    State::Resident | State::Clean => break,
+                    State::Evicting => drop(self.gate.lock().unwrap()),
+                    State::Staged => self.missing_fault(),
+                    State::Stored if self.change(word, word.claimed()) => {
+                        self.frames.fetch_or(1, AcqRel);
+                        self.update(Word::fetched_clean);
+                    }
+                    _ => thread::yield_now(),
+                }
+            }
+        }
+        let there = self.frames.load(Acquire) & 1;
+        assert_eq!(there, 1, "{:?}: pinned, and not there", self.load());
+    }
+
     /// The fault thread, told that the program empties the page.
     fn remove_event(&self) {
         let _gate = self.gate.lock().unwrap();
@@ -187,11 +203,13 @@ impl Page {
             let put = (self.content_tells != Some(Content::Same)).then_some(NEW);
             let mut gate = self.gate.lock().unwrap();
             let backing = gate.backing.take();
-            let word = self.load();
             let place = put.or(backing).expect("put, or backed");
-            let ours = word.state() == State::Staged
-                && self.change(word, word.written_back(place, put.is_some()));
-            let used = ours.then_some(place);
+            // Only pins can change under it.
+            let was = self.update(|word| match word.state() {
+                State::Staged => word.written_back(place, put.is_some()),
+                _ => word,
+            });
+            let used = (was.state() == State::Staged).then_some(place);
             let unused = [backing, put].into_iter().flatten();
             unused
                 .filter(|place| Some(*place) != used)
@@ -244,6 +262,28 @@ fn beside<T: Send + Sync + 'static>(
         .for_each(|thread| thread.join().unwrap());
 }
 
+/// Changes the word by `f` until it holds; what it was.
+fn update(word: &AtomicU64, f: impl Fn(Word) -> Word) -> Word {
+    loop {
+        let now = Word(word.load(Acquire));
+        if (word.compare_exchange(now.0, f(now).0, AcqRel, Acquire)).is_ok() {
+            return now;
+        }
+    }
+}
+
+/// Takes a guard's pin; whether that alone holds the page.
+fn take_pin(word: &AtomicU64) -> bool {
+    loop {
+        let now = Word(word.load(Acquire));
+        let held = now.held();
+        let pinned = held.or_else(|| now.guarded()).expect("a pin or two");
+        if (word.compare_exchange(now.0, pinned.0, AcqRel, Acquire)).is_ok() {
+            return held.is_some();
+        }
+    }
+}
+
 fn race(start: Word, fault_thread: impl Fn(&Page) + Send + Sync + Copy + 'static) {
     loom::model(move || {
         let page = Page::new(start);
@@ -289,6 +329,25 @@ fn emptying_races_the_eviction_of_a_clean_page() {
     });
 }
 
+/// A page that is pinned is there when the pin has returned, and stays. With as many switches from a
+/// thread that could go on as are tried in seconds.
+#[test]
+fn a_pin_races_the_eviction_of_a_page() {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = Some(3);
+    let same_or_other = [Content::Same, Content::Other].map(|content| (clean(), Some(content)));
+    let by_state = [(dirty(), None), (clean(), None)];
+    for (start, content) in by_state.into_iter().chain(same_or_other) {
+        model.check(move || {
+            let page = Page::with_content(start, content);
+            beside(&page, Page::evict, Page::pin);
+            page.check();
+            let word = page.load();
+            assert!(word.is_resident() && word.pins() == 1, "{word:?}");
+        });
+    }
+}
+
 /// Where its content tells whether a page is as the store has it, one slot is in use in the end and
 /// the other was given back, or both were if the program emptied or took back the page.
 #[test]
@@ -314,6 +373,8 @@ struct InPlace {
     word: AtomicU64,
     /// Whether the page is protected, and what is in it.
     memory: Mutex<(bool, u64)>,
+    /// Frames that hold it.
+    frames: AtomicUsize,
 }
 
 impl InPlace {
@@ -332,11 +393,28 @@ impl InPlace {
         };
         if writable.is_some_and(|writable| self.change(word, writable)) {
             self.memory.lock().unwrap().0 = false;
-            while {
-                let word = Word(self.word.load(Acquire));
-                !self.change(word, word.unpinned())
-            } {}
+            update(&self.word, Word::unpinned);
         }
+    }
+
+    /// A guard's pin, and what the fault thread does for it where that alone does not hold the page.
+    fn pin(&self) {
+        if !take_pin(&self.word) {
+            loop {
+                let word = Word(self.word.load(Acquire));
+                match word.state() {
+                    State::Resident | State::Clean => break,
+                    State::Protecting => drop(self.change(word, word.recalled())),
+                    State::Stored if self.change(word, word.claimed()) => {
+                        self.frames.store(1, Release);
+                        update(&self.word, Word::fetched_clean);
+                    }
+                    _ => thread::yield_now(),
+                }
+            }
+        }
+        let there = self.frames.load(Acquire);
+        assert_eq!(there, 1, "pinned, and not there");
     }
 
     fn write(&self) {
@@ -352,28 +430,47 @@ impl InPlace {
         }
         self.memory.lock().unwrap().0 = true;
         let copy = self.memory.lock().unwrap().1;
-        let word = Word(self.word.load(Acquire));
-        let dropping = word.dropping_stored(NEW);
-        if dropping.is_some_and(|dropping| self.change(word, dropping)) {
+        let was = update(&self.word, |word| word.dropping_stored(NEW).unwrap_or(word));
+        if was.dropping_stored(NEW).is_some() {
             assert_eq!(self.memory.lock().unwrap().1, copy, "a write was lost");
+            self.frames.store(0, Release);
+            update(&self.word, Word::dropped);
         }
     }
+}
+
+/// A page at the start of its eviction, or in the midst of it; it has `pins` in the end.
+fn race_in_place(start: Word, pins: u64, other: fn(&InPlace)) {
+    loom::model(move || {
+        let page = Arc::new(InPlace {
+            word: AtomicU64::new(start.0),
+            memory: Mutex::new((true, 0)),
+            frames: AtomicUsize::new(1),
+        });
+        beside(&page, InPlace::evict, other);
+        let word = Word(page.word.load(Acquire));
+        assert_eq!(
+            word.is_resident(),
+            page.frames.load(Acquire) == 1,
+            "{word:?}"
+        );
+        assert_eq!(word.pins(), pins, "{word:?}");
+    });
 }
 
 #[test]
 fn a_late_write_fault_races_the_eviction_in_place() {
     let protecting = dirty().protecting().expect("nobody else is at work on it");
     for start in [dirty(), protecting] {
-        loom::model(move || {
-            let page = Arc::new(InPlace {
-                word: AtomicU64::new(start.0),
-                memory: Mutex::new((true, 0)),
-            });
-            beside(&page, InPlace::evict, |page: &InPlace| {
-                page.write_fault();
-                page.write();
-            });
-            assert_eq!(Word(page.word.load(Acquire)).pins(), 0);
+        race_in_place(start, 0, |page: &InPlace| {
+            page.write_fault();
+            page.write();
         });
     }
+}
+
+#[test]
+fn a_pin_races_the_eviction_in_place() {
+    race_in_place(dirty(), 1, InPlace::pin);
+    race_in_place(clean(), 1, InPlace::pin);
 }

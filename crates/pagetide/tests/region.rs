@@ -45,15 +45,29 @@ mod thread_delivery_on_one_processor {
         // Of this thread, and so of the process it starts.
         rustix::thread::sched_setaffinity(None, &only).unwrap();
         for _ in 0..2 {
-            let mut command = std::process::Command::new(std::env::current_exe().unwrap());
-            command.args(["--exact", test]).env("PAGETIDE_MASK", "move");
-            let output = command.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stdout);
-            assert!(
-                output.status.success() && said.contains("1 passed"),
-                "{said}"
-            );
+            super::pass_without_moving(test);
         }
+    }
+}
+
+/// Runs a test of this file in a process of its own where pages are evicted in place.
+fn pass_without_moving(test: &str) {
+    let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test]).env("PAGETIDE_MASK", "move");
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_pinned_while_it_is_evicted_in_place_is_there() {
+    for delivery in ["thread_delivery", "signal_delivery"] {
+        pass_without_moving(&format!(
+            "{delivery}::what_is_pinned_while_it_is_evicted_is_there"
+        ));
     }
 }
 

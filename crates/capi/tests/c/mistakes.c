@@ -199,6 +199,81 @@ static void tracking(const char *directory) {
     free(whole);
 }
 
+/* A child has none of its parent's, and can free all of it without waiting for threads. */
+static void handles_in_a_child(const char *directory) {
+    char *memory[2], path[4096];
+    for (int i = 0; i < 2; i++) {
+        memory[i] = (char *)mmap(NULL, 1 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memory[i][4096] = 7;
+    }
+    struct pagetide_span spans[2] = {{"a", NULL, memory[0], 1 << 20}, {"b", NULL, memory[1], 1 << 20}};
+    struct pagetide_tracker *tracker;
+    struct pagetide_snapshotter *snapshotter;
+    struct pagetide_snapshot *snapshot;
+    struct pagetide_restored *restored;
+    snprintf(path, sizeof path, "%s/of-the-parent", directory);
+    EXPECT(pagetide_tracker_new(&spans[0], 1, 0, &tracker), PAGETIDE_OK, "");
+    EXPECT(pagetide_snapshotter_new(&spans[1], 1, NULL, &snapshotter), PAGETIDE_OK, "");
+    EXPECT(pagetide_snapshot_start(snapshotter, path, NULL, &snapshot), PAGETIDE_OK, "");
+    EXPECT(pagetide_snapshot_wait(snapshot, NULL), PAGETIDE_OK, "");
+    EXPECT(pagetide_restore(path, NULL, &restored), PAGETIDE_OK, "");
+    snprintf(path, sizeof path, "%s/under-way", directory);
+    EXPECT(pagetide_snapshot_start(snapshotter, path, NULL, &snapshot), PAGETIDE_OK, "");
+
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        wrong = 0;
+        void *data;
+        struct pagetide_snapshot *another;
+        EXPECT(pagetide_tracker_take(tracker, none, NULL), PAGETIDE_FORKED, "forked child");
+        EXPECT(pagetide_snapshot_start(snapshotter, path, NULL, &another), PAGETIDE_FORKED, "forked child");
+        EXPECT(pagetide_snapshot_progress(snapshot, NULL, NULL), PAGETIDE_FORKED, "forked child");
+        EXPECT(pagetide_snapshot_cancel(snapshot), PAGETIDE_FORKED, "forked child");
+        EXPECT(pagetide_snapshot_wait(snapshot, NULL), PAGETIDE_FORKED, "forked child");
+        EXPECT(pagetide_restored_data(restored, "b", &data, NULL), PAGETIDE_FORKED, "forked child");
+        EXPECT(pagetide_restored_wait(restored), PAGETIDE_FORKED, "forked child");
+        EXPECT(pagetide_restored_save_working_set(restored, "x"), PAGETIDE_FORKED, "forked child");
+        pagetide_tracker_free(tracker);
+        pagetide_snapshotter_free(snapshotter);
+        pagetide_restored_free(restored);
+        _exit(wrong);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        fprintf(stderr, "the child ended with status %#x\n", status);
+        wrong = 1;
+    }
+    EXPECT(pagetide_snapshot_wait(snapshot, NULL), PAGETIDE_OK, "");
+    EXPECT(pagetide_restored_wait(restored), PAGETIDE_OK, "");
+    EXPECT(pagetide_tracker_take(tracker, none, NULL), PAGETIDE_OK, "");
+    pagetide_restored_free(restored);
+    pagetide_snapshotter_free(snapshotter);
+    pagetide_tracker_free(tracker);
+}
+
+/* Lengths that no memory has. */
+static void lengths(const char *directory) {
+    struct pagetide_hold *hold;
+    struct pagetide_tracker *tracker;
+    struct pagetide_span span = {"table", NULL, &hold, ~(size_t)0};
+    size_t large = ~(size_t)0 / 2 + 1;
+    EXPECT(pagetide_hold(&hold, ~(size_t)0, PAGETIDE_LOCK_ONFAULT, &hold), PAGETIDE_INVALID, "more than memory");
+    EXPECT(pagetide_hold(&hold, large, PAGETIDE_LOCK_ONFAULT, &hold), PAGETIDE_INVALID, "more than memory");
+    EXPECT(pagetide_tracker_new(&span, large, 0, &tracker), PAGETIDE_INVALID, "more than memory");
+    EXPECT(pagetide_tracker_new(&span, 1, 0, &tracker), PAGETIDE_INVALID, "whole pages");
+    struct pagetide_secret *secret;
+    int equal;
+    EXPECT(pagetide_secret_new(64, NULL, &secret), PAGETIDE_OK, "");
+    EXPECT(pagetide_secret_equals(secret, "", large, &equal), PAGETIDE_INVALID, "more than memory");
+    pagetide_secret_free(secret);
+    char path[4096];
+    snprintf(path, sizeof path, "%s/snapshot", directory);
+    EXPECT(pagetide_read_memory(path, "table", &span, large), PAGETIDE_INVALID, "more than memory");
+    EXPECT(pagetide_read_memory(path, "table", NULL, 1), PAGETIDE_INVALID, "into is NULL");
+}
+
 static void locking(void) {
     char *memory = (char *)mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     EXPECT(pagetide_mlock2(memory, 1 << 16, 8), PAGETIDE_INVALID, "expected LOCKED (1) or ONFAULT (2)");
@@ -240,6 +315,8 @@ int main(int argc, char **argv) {
     regions();
     full_store();
     tracking(argv[1]);
+    handles_in_a_child(argv[1]);
+    lengths(argv[1]);
     locking();
     return wrong;
 }

@@ -53,7 +53,15 @@ impl FaultThread<'_> {
                     load.done.finish(Err(Errno::IO));
                     return true;
                 }
-                state if word.is_resident() && state != State::Dropping => Outcome::Installed,
+                State::Resident | State::Clean => Outcome::Installed,
+                // It stays, unless it has just left that state: it is looked at again.
+                State::Protecting => {
+                    self.pager.table.update(page, |now| match now.state() {
+                        State::Protecting => now.recalled(),
+                        _ => now,
+                    });
+                    continue;
+                }
                 _ => self.handler.serve(Fault {
                     page,
                     write: false,
@@ -64,8 +72,10 @@ impl FaultThread<'_> {
             };
             match outcome {
                 Outcome::Installed => {}
-                // Nothing is mapped there, or someone else was quicker.
-                Outcome::Woken => {}
+                // Nothing is mapped there.
+                Outcome::Woken if self.pager.table.load(page).state() == word.state() => {}
+                // Someone else was quicker, perhaps the evictor: it is looked at again.
+                Outcome::Woken => continue,
                 Outcome::NoRoom if !load.must => {
                     load.done.finish(Err(Errno::NOBUFS));
                     return true;

@@ -35,6 +35,7 @@
 //!  sourced           Untouched                       Stored              a handler, or a reader
 //!  unbacked          Clean                           Resident            a forked child, before it
 //!                                                                        runs
+//!  held              Resident Clean                  as it is            anybody
 //!  * with the gate held
 //! ```
 //!
@@ -42,7 +43,7 @@
 //! handler. Handlers and the evictor compete for Resident, Clean and Protecting by
 //! compare-and-swap; a page in Loading is its claimer's alone, one in Evicting, Staged or Dropping
 //! leaves that state as said above and in no other way. Pins and the queue entry may change at any
-//! time, by anybody, and every transition keeps them.
+//! time, by anybody, and every transition but `held` keeps them.
 //!
 //! All are pure functions, applied with [`PageTable::change`](super::table::PageTable::change) and
 //! `update`; the model checker's tests (`tests/word_loom.rs`) apply the same ones. A transition
@@ -241,6 +242,20 @@ impl Word {
     }
 }
 
+/// Pinning.
+impl Word {
+    /// With one pin more, which keeps the page where it is from now on: it is present and nobody
+    /// takes it out, and an eviction begins with no pinned page. None in any other state, where a
+    /// pin holds the page only once a handler has brought it back; and where the guards have all
+    /// the pins that they may ([`GUARDS_MAX`](super::word::GUARDS_MAX)).
+    pub fn held(self) -> Option<Word> {
+        match self.state() {
+            Resident | Clean => self.guarded(),
+            _ => None,
+        }
+    }
+}
+
 /// Following the program.
 impl Word {
     /// The program has emptied or unmapped it. An eviction in place under way finishes first, and
@@ -317,7 +332,7 @@ mod tests {
         slot: Slot(77),
     };
 
-    const TRANSITIONS: [Transition; 29] = [
+    const TRANSITIONS: [Transition; 30] = [
         ("claimed", |w| Some(w.claimed())),
         ("unclaimed", |w| Some(w.unclaimed(Untouched))),
         ("filled", |w| Some(w.filled())),
@@ -347,6 +362,7 @@ mod tests {
         ("adopted", |w| Some(w.adopted())),
         ("sourced", |w| Some(w.sourced(PLACE))),
         ("unbacked", |w| Some(w.unbacked())),
+        ("held", Word::held),
     ];
 
     const STATES: [State; 10] = [
@@ -406,6 +422,7 @@ moved_here: Untouched>Untouched
 adopted: Untouched>Resident
 sourced: Untouched>Stored
 unbacked: Clean>Resident
+held: Resident>Resident Clean>Clean
 ";
         assert_eq!(found, expected);
     }
@@ -422,7 +439,7 @@ unbacked: Clean>Resident
             let after = apply(&(name, function), word);
             if let Some(after) = after {
                 let comes_from_elsewhere = name == "moved_here";
-                prop_assert_eq!(after.pins(), word.pins());
+                prop_assert_eq!(after.pins(), word.pins() + u64::from(name == "held"));
                 prop_assert!(after.has(QUEUED) == word.has(QUEUED) || name == "vanished");
                 if after.owns_slot() && !comes_from_elsewhere {
                     prop_assert!(after.place() == word.place() || after.place() == PLACE);

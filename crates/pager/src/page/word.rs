@@ -74,7 +74,9 @@ pub(super) const REWRITTEN: u64 = 1 << 6;
 /// In the place of a handle, of a Resident page, which has none.
 const FILLED_AHEAD: Slot = Slot(1);
 /// The most pins a page can have.
-pub const PIN_MAX: u64 = 0xFF;
+const PIN_MAX: u64 = 0xFF;
+/// The most of them that guards may take: whoever serves a write or reads the page needs one.
+pub const GUARDS_MAX: u64 = PIN_MAX - 1;
 /// Store generations a word can name.
 pub const GENERATIONS: usize = 64;
 
@@ -134,9 +136,14 @@ impl Word {
         Word(self.0 & !PIN_MASK | pins << PIN_SHIFT)
     }
 
-    /// With one pin more; none if it has [`PIN_MAX`].
+    /// With one pin more; none if it has as many as can be counted.
     pub fn pinned(self) -> Option<Word> {
         (self.pins() < PIN_MAX).then(|| self.with_pins(self.pins() + 1))
+    }
+
+    /// The same for a guard; none if it has [`GUARDS_MAX`].
+    pub fn guarded(self) -> Option<Word> {
+        (self.pins() < GUARDS_MAX).then(|| self.with_pins(self.pins() + 1))
     }
 
     /// With one pin less, if it has any.

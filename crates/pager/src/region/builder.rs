@@ -202,9 +202,11 @@ impl Builder {
             region.served.memory.range(),
             Arc::clone(&attached),
         ));
-        attached
-            .wait()
-            .map_err(|errno| StartError::System("register memory", errno))?;
+        attached.wait().map_err(|errno| match errno {
+            // There is no room for so many page words.
+            Errno::NFILE | Errno::NOMEM => RegionError::Length(length),
+            errno => StartError::System("register memory", errno).into(),
+        })?;
         Ok(region)
     }
 }

@@ -1,14 +1,16 @@
 //! Pages that stay resident while a guard lives.
 use std::sync::Arc;
 
-use pagetide_kernel::PageRange;
+use pagetide_kernel::{PageNumber, PageRange};
 
 use super::error::RegionError;
-use crate::page::word::{PIN_MAX, Word};
+use crate::page::table::PageTable;
+use crate::page::word::Word;
 use crate::pager::Pager;
 use crate::requests::{Completion, Request};
 
-/// Pins `range` and waits until it is resident. `ask` hands a request to the fault thread.
+/// Pins `range` and waits until it is resident. `ask` hands a request to the fault thread: for
+/// what is not resident, or on its way out.
 pub fn pin_pages(
     pager: &Pager,
     range: PageRange,
@@ -18,24 +20,41 @@ pub fn pin_pages(
     if pager.table.ensure(range).is_err() || !pager.pin(pages) {
         return Err(RegionError::Pinned(pages, budget));
     }
+    let mut absent: Option<PageRange> = None;
     for page in range.iter() {
-        let was = pager.table.update(page, |w| w.pinned().unwrap_or(w));
-        if was.pins() == PIN_MAX {
+        let Some(is_held) = pin_page(&pager.table, page) else {
             let pinned = page.0 - range.start.0;
             unpin_pages(pager, PageRange::of(range.start, pinned));
             pager.unpin(pages - pinned);
             return Err(RegionError::Pinned(pages, budget));
+        };
+        if !is_held {
+            absent.get_or_insert(PageRange::one(page)).end = page.add(1);
         }
     }
-    let done = Completion::new();
-    ask(Request::Load {
-        range,
-        must: true,
-        done: Arc::clone(&done),
-    });
     let guard = PinGuard { pager, range };
-    done.wait().map_err(RegionError::Load)?;
+    if let Some(range) = absent {
+        let done = Completion::new();
+        ask(Request::Load {
+            range,
+            must: true,
+            done: Arc::clone(&done),
+        });
+        done.wait().map_err(RegionError::Load)?;
+    }
     Ok(guard)
+}
+
+/// Takes a pin on `page`: whether that alone holds it. None if guards have too many.
+fn pin_page(table: &PageTable, page: PageNumber) -> Option<bool> {
+    loop {
+        let word = table.load(page);
+        let held = word.held();
+        let pinned = held.or_else(|| word.guarded())?;
+        if table.change(page, word, pinned) {
+            return Some(held.is_some());
+        }
+    }
 }
 
 /// Takes one pin off every page of `range`.
