@@ -11,7 +11,7 @@ use super::guest::{Guest, send, within_time};
 use super::server::Server;
 use super::{able, leaving, verify_all};
 
-const PAGES: u64 = 3000;
+pub const PAGES: u64 = 3000;
 const STEP: &str = "PAGETIDE_TEST_SERVE_STEP";
 const SOCKET: &str = "PAGETIDE_TEST_SERVE_SOCKET";
 
@@ -77,6 +77,11 @@ fn the_client_of_other_tests() {
 
 /// A client at a step, and what it says further on.
 fn client(server: &Server, step: &str) -> (Child, BufReader<ChildStdout>) {
+    client_at(&server.socket(), step)
+}
+
+/// The same with [`PAGES`] pages of whatever server listens at `socket`.
+pub fn client_at(socket: &Path, step: &str) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -84,7 +89,7 @@ fn client(server: &Server, step: &str) -> (Child, BufReader<ChildStdout>) {
             "--nocapture",
         ])
         .env(STEP, step)
-        .env(SOCKET, server.socket())
+        .env(SOCKET, socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -122,7 +127,7 @@ fn a_client_may_die_at_any_step() {
     }
 }
 
-fn is_killed(mut child: Child) -> bool {
+pub fn is_killed(mut child: Child) -> bool {
     within_time(move || child.wait().unwrap().signal() == Some(9))
 }
 

@@ -16,6 +16,7 @@ mod server;
 #[path = "../../../store/tests/behaviour/servers.rs"]
 #[allow(dead_code)] // shared with the tests of the store
 mod servers;
+mod stalls;
 mod stored;
 #[path = "../support/mod.rs"]
 mod support;
