@@ -16,10 +16,11 @@ const STEP: &str = "PAGETIDE_TEST_SERVE_STEP";
 const SOCKET: &str = "PAGETIDE_TEST_SERVE_SOCKET";
 
 /// Where a client stops, and waits to be killed.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 7] = [
     "connected",
     "half",
     "greeted",
+    "closed",
     "reading",
     "emptied",
     "waiting",
@@ -52,7 +53,13 @@ fn the_client_of_other_tests() {
     if step == "greeted" {
         stop();
     }
+    if step == "closed" {
+        guest.hang_up();
+    }
     guest.verify(0, 100, 0);
+    if step == "closed" {
+        stop();
+    }
     if step == "reading" {
         println!("at the step");
         for page in (0..PAGES).cycle() {
@@ -120,7 +127,7 @@ fn a_client_may_die_at_any_step() {
             server.wait_for("its end", |server| server.clients() == 0);
         }
         let said = server.log();
-        assert_eq!(said.matches("ended").count(), 4, "{said}");
+        assert_eq!(said.matches("ended").count(), 5, "{said}");
         // One said nothing, another half of it.
         server.wait_for("both", |server| server.status()["refused"] == 2);
         verify_all(&server, PAGES);
