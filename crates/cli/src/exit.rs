@@ -22,7 +22,8 @@ pub const OF_STORES: &str =
 /// Those of `serve` and what is below it.
 pub const OF_SERVE: &str = "Exit codes: 0 ended by a signal; 1 it cannot listen on a socket; 2 \
     wrong arguments; \
-     4 the image or the working set cannot be opened, or the recorded one cannot be saved.";
+     4 the image or the working set cannot be opened, or the recorded one cannot be saved; 5 the \
+     source of the pages did not answer at the end, and clients that miss pages were given up.";
 /// Those of `serve criu`.
 pub const OF_SERVE_CRIU: &str = "Exit codes: 0 every task has all its pages, or is gone; 1 the \
     restore failed, or it cannot listen; 2 wrong arguments; \

@@ -85,7 +85,7 @@ pub struct Owner {
     /// The connection; its end is the client's.
     pub connection: UnixStream,
     /// Who it is.
-    pub peer: Peer,
+    pub peer: Arc<Peer>,
 }
 
 /// What a client has handed over.

@@ -1,18 +1,24 @@
 //! The threads of clients: one each, whoever brought the client here.
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use pagetide_kernel::peer::Peer;
+
 use crate::client::{Client, End, Handed, Service};
 use crate::counters::Counters;
 use crate::moment::Moment;
-use crate::plan::Plan;
+use crate::plan::{OnLost, Plan};
 use crate::record::Recorder;
+use crate::said::counted;
 use crate::source::Source;
 use crate::status::{About, Status};
 
 /// The stack of a client's thread.
 const STACK_BYTES: usize = 512 << 10;
+/// How long clients' threads may take to end: a store answers, or fails, within less.
+pub const ENDING: Duration = Duration::from_secs(60);
 
 /// What is told to whoever watches.
 pub type Say = Arc<dyn Fn(&str) + Send + Sync>;
@@ -27,10 +33,20 @@ pub struct Setup {
     pub recorder: Option<Recorder>,
     /// Clients served at a time; others are refused.
     pub clients_max: usize,
+    /// How long clients' threads may take to end once the end has come: [`ENDING`].
+    pub patience: Duration,
     /// Told of clients that come and go, and of what goes wrong.
     pub say: Say,
     /// What whoever asks is told of the server.
     pub about: About,
+}
+
+/// A client that is served.
+struct Served {
+    /// Who it is, where it has connected itself.
+    peer: Option<Arc<Peer>>,
+    /// Who is started next can take it over.
+    is_kept: bool,
 }
 
 /// See the module's text.
@@ -39,6 +55,7 @@ pub(crate) struct Crew {
     pub plan: Plan,
     pub recorder: Option<Arc<Recorder>>,
     pub clients_max: usize,
+    pub patience: Duration,
     pub say: Say,
     pub status: Arc<Status>,
     pub ending: Arc<Moment>,
@@ -46,8 +63,8 @@ pub(crate) struct Crew {
     pub begins: Option<Arc<Moment>>,
     /// How many clients there have been.
     number: AtomicU64,
-    /// How many are served.
-    served: Mutex<usize>,
+    /// Those that are served, by their numbers.
+    served: Mutex<BTreeMap<u64, Served>>,
     one_less: Condvar,
 }
 
@@ -59,6 +76,7 @@ impl Crew {
             plan: setup.plan,
             recorder: setup.recorder.map(Arc::new),
             clients_max: setup.clients_max,
+            patience: setup.patience,
             say: setup.say,
             status: Arc::new(Status::new(setup.about)),
             ending,
@@ -69,13 +87,13 @@ impl Crew {
         }
     }
 
-    fn served(&self) -> MutexGuard<'_, usize> {
+    fn served(&self) -> MutexGuard<'_, BTreeMap<u64, Served>> {
         self.served.lock().unwrap_or_else(|held| held.into_inner())
     }
 
     /// How many clients are served now.
     pub fn clients(&self) -> usize {
-        *self.served()
+        self.served().len()
     }
 
     /// Waits until nobody is served any more, and says how many still are. Once the end has come,
@@ -83,14 +101,13 @@ impl Crew {
     pub fn wait_for_all(&self, patience: Duration, at_end: &dyn Fn()) -> usize {
         let mut served = self.served();
         let mut deadline = None;
-        while *served > 0 {
+        while !served.is_empty() {
             if self.ending.has_come() {
                 let until = *deadline.get_or_insert_with(|| {
                     at_end();
                     Instant::now() + patience
                 });
                 if Instant::now() >= until {
-                    (self.say)(&format!("{served} clients did not let go"));
                     break;
                 }
             }
@@ -98,7 +115,33 @@ impl Crew {
             let waited = self.one_less.wait_timeout(served, tick);
             served = waited.unwrap_or_else(|held| held.into_inner()).0;
         }
-        *served
+        served.len()
+    }
+
+    /// Gives up the clients that are still served: their threads do not answer, and what a client
+    /// misses is lost as the plan says. Says how many they are, without those that outlive this
+    /// process where it `hands_over`.
+    pub fn give_up(&self, hands_over: bool) -> u64 {
+        let mut given_up = 0;
+        for (number, client) in &*self.served() {
+            let done = match &client.peer {
+                _ if hands_over && client.is_kept => {
+                    (self.say)(&format!("client {number} is left to who is started next"));
+                    continue;
+                }
+                Some(peer) if self.plan.on_lost == OnLost::Kill => match peer.kill() {
+                    Ok(()) => "it was killed".to_owned(),
+                    Err(errno) => format!("it could not be killed ({errno})"),
+                },
+                _ => "whoever waits for its pages is left waiting".to_owned(),
+            };
+            given_up += 1;
+            self.status.note_broken();
+            (self.say)(&format!(
+                "client {number} is given up, as its pages do not come; {done}"
+            ));
+        }
+        given_up
     }
 
     /// Gives a client its thread.
@@ -122,8 +165,13 @@ impl Crew {
             born: Arc::new(move |child| crew.start(child)),
         };
         self.status.add(number, pid, pages, counters);
-        *self.served() += 1;
-        (self.say)(&format!("{who}: {pages} pages of memory"));
+        let served = Served {
+            peer: handed.owner.as_ref().map(|owner| Arc::clone(&owner.peer)),
+            is_kept: handed.holding.is_some(),
+        };
+        self.served().insert(number, served);
+        let memory = counted(pages, "page");
+        (self.say)(&format!("{who}: {memory} of memory"));
         let crew = Arc::clone(self);
         let body = move || {
             let say = |text: &str| (crew.say)(&format!("{who}: {text}"));
@@ -158,7 +206,7 @@ impl Crew {
 
     fn ended(&self, number: u64) {
         self.status.remove(number);
-        *self.served() -= 1;
+        self.served().remove(&number);
         self.one_less.notify_all();
     }
 }

@@ -30,6 +30,7 @@ pub mod moment;
 pub mod packed;
 pub mod plan;
 pub mod record;
+pub mod said;
 mod second;
 pub mod server;
 pub mod source;

@@ -24,21 +24,34 @@ use crate::kept::Of;
 use crate::memory::Memory;
 use crate::moment::Moment;
 use crate::plan::OnLost;
+use crate::said::counted;
 use crate::status::Status;
 use crate::takeover::{Left, take_over};
 
-pub use crate::crew::{Say, Setup};
+pub use crate::crew::{ENDING, Say, Setup};
 
 /// How long a client may take for its handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long clients' threads may take to end.
-const ENDING: Duration = Duration::from_secs(5);
+/// How long clients' threads may take to end where who is started next takes clients over: those
+/// wait meanwhile, and what such a thread still does is not missed.
+const HANDING_OVER: Duration = Duration::from_secs(5);
 /// Connections that have not said all yet; of more, the oldest is closed.
 const HANDSHAKES_MAX: usize = 256;
 /// Connections taken before those that are there are heard.
 const ACCEPTED_AT_ONCE: usize = 64;
 /// Of a guest, memory is only given up and unmapped.
 const REFUSED: u64 = feature::EVENT_FORK | feature::EVENT_REMAP | feature::SIGBUS;
+
+/// Why the end was not in order.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// Clients were given up, as their pages did not come.
+    #[error("given up: {}, as the source of the pages did not answer", counted(*.0, "client"))]
+    GivenUp(u64),
+    /// The working set could not be saved.
+    #[error("--record: the working set is not saved: {0}")]
+    Recorded(#[from] io::Error),
+}
 
 /// See the module's text.
 pub struct Server {
@@ -165,21 +178,33 @@ impl Server {
         Arc::clone(&self.crew.status)
     }
 
-    /// Serves until the end comes; then all clients' service has ended, but for one that keeps its
-    /// thread from ending, which is left behind after some seconds.
+    /// Serves until the end comes; then all clients' service has ended, but for those whose threads
+    /// the source keeps from ending. They are given up after [`Setup::patience`].
     ///
     /// # Errors
-    /// The working set could not be saved.
-    pub fn run(mut self) -> io::Result<()> {
+    /// [`Failed`].
+    pub fn run(mut self) -> Result<(), Failed> {
         while !self.crew.ending.has_come() {
             self.wait();
             self.accept();
             self.hear();
         }
-        self.crew.wait_for_all(ENDING, &|| {});
-        match &self.crew.recorder {
-            Some(recorder) => recorder.save().map(drop),
-            None => Ok(()),
+        let keeper = self.keeper.as_ref();
+        let hands_over = keeper.is_some_and(|keeper| keeper.is_handing_over());
+        let patience = match hands_over {
+            true => self.crew.patience.min(HANDING_OVER),
+            false => self.crew.patience,
+        };
+        let left = self.crew.wait_for_all(patience, &|| {});
+        let given_up = match left {
+            0 => 0,
+            _ => self.crew.give_up(hands_over),
+        };
+        let saved = self.crew.recorder.as_ref().map(|recorder| recorder.save());
+        match (given_up, saved) {
+            (0, Some(Err(error))) => Err(Failed::Recorded(error)),
+            (0, _) => Ok(()),
+            _ => Err(Failed::GivenUp(given_up)),
         }
     }
 
@@ -291,7 +316,7 @@ impl Server {
                     pid: peer.pid(),
                     owner: Some(Owner {
                         connection: greeting.connection,
-                        peer,
+                        peer: Arc::new(peer),
                     }),
                     holding,
                 });

@@ -74,7 +74,10 @@ fn client_of(descriptors: Vec<OwnedFd>, of: Of) -> Result<Handed, Left> {
             uffd,
             memory: Memory::kept(kept),
             pid: peer.pid(),
-            owner: Some(Owner { connection, peer }),
+            owner: Some(Owner {
+                connection,
+                peer: Arc::new(peer),
+            }),
             holding: None,
         }),
         Err(why) => Err(Left {

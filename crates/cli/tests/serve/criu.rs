@@ -316,7 +316,7 @@ fn a_lost_page_is_sigbus_and_nobody_elses_affair() {
     restore.say(FINISHED);
     let (status, log, _place) = server.ended();
     assert_eq!(status.code(), Some(5), "{log}");
-    assert!(log.contains("100 pages were lost"), "{log}");
+    assert!(log.contains("lost: 100 pages"), "{log}");
     other.verify(0, 200, 0);
     one.verify(0, 100, 0);
     assert!(is_killed_by_sigbus(|| one.read(150) == ZEROS));
@@ -501,7 +501,7 @@ fn a_page_server_that_does_not_answer_holds_up_no_end() {
     });
     let (status, log, _place) = server.end();
     assert_eq!(status.code(), Some(5), "{log}");
-    assert!(log.contains("300 pages were lost"), "{log}");
+    assert!(log.contains("lost: 300 pages"), "{log}");
     assert!(is_killed_by_sigbus(|| task.read(100) == ZEROS));
 }
 

@@ -11,15 +11,16 @@ use super::guest::{Guest, send, within_time};
 use super::server::Server;
 use super::{able, leaving, verify_all};
 
-const PAGES: u64 = 3000;
+pub const PAGES: u64 = 3000;
 const STEP: &str = "PAGETIDE_TEST_SERVE_STEP";
 const SOCKET: &str = "PAGETIDE_TEST_SERVE_SOCKET";
 
 /// Where a client stops, and waits to be killed.
-const STEPS: [&str; 6] = [
+const STEPS: [&str; 7] = [
     "connected",
     "half",
     "greeted",
+    "closed",
     "reading",
     "emptied",
     "waiting",
@@ -52,7 +53,13 @@ fn the_client_of_other_tests() {
     if step == "greeted" {
         stop();
     }
+    if step == "closed" {
+        guest.hang_up();
+    }
     guest.verify(0, 100, 0);
+    if step == "closed" {
+        stop();
+    }
     if step == "reading" {
         println!("at the step");
         for page in (0..PAGES).cycle() {
@@ -77,6 +84,11 @@ fn the_client_of_other_tests() {
 
 /// A client at a step, and what it says further on.
 fn client(server: &Server, step: &str) -> (Child, BufReader<ChildStdout>) {
+    client_at(&server.socket(), step)
+}
+
+/// The same with [`PAGES`] pages of whatever server listens at `socket`.
+pub fn client_at(socket: &Path, step: &str) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([
             "--exact",
@@ -84,7 +96,7 @@ fn client(server: &Server, step: &str) -> (Child, BufReader<ChildStdout>) {
             "--nocapture",
         ])
         .env(STEP, step)
-        .env(SOCKET, server.socket())
+        .env(SOCKET, socket)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -115,14 +127,14 @@ fn a_client_may_die_at_any_step() {
             server.wait_for("its end", |server| server.clients() == 0);
         }
         let said = server.log();
-        assert_eq!(said.matches("ended").count(), 4, "{said}");
+        assert_eq!(said.matches("ended").count(), 5, "{said}");
         // One said nothing, another half of it.
         server.wait_for("both", |server| server.status()["refused"] == 2);
         verify_all(&server, PAGES);
     }
 }
 
-fn is_killed(mut child: Child) -> bool {
+pub fn is_killed(mut child: Child) -> bool {
     within_time(move || child.wait().unwrap().signal() == Some(9))
 }
 

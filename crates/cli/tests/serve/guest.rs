@@ -131,6 +131,11 @@ impl Guest {
         self.connection = Some(connection);
     }
 
+    /// Closes its connection, and lives on.
+    pub fn hang_up(&mut self) {
+        drop(self.connection.take().unwrap());
+    }
+
     pub fn pages(&self) -> u64 {
         self.pages
     }

@@ -16,6 +16,7 @@ mod server;
 #[path = "../../../store/tests/behaviour/servers.rs"]
 #[allow(dead_code)] // shared with the tests of the store
 mod servers;
+mod stalls;
 mod stored;
 #[path = "../support/mod.rs"]
 mod support;
@@ -23,6 +24,7 @@ mod support;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
 
 use guest::{Guest, expected, within_time};
 use pagetide::track::SnapshotId;
@@ -129,6 +131,30 @@ fn the_last_part_of_an_image_is_extended_with_zeros() {
         last[100..].fill(0);
         assert_eq!(guest.read(2), last);
     });
+}
+
+/// Firecracker does not close its connection while it lives, and its own handlers serve on who does.
+#[test]
+fn who_closes_the_connection_and_lives_on_is_served_on() {
+    if !able() {
+        return;
+    }
+    let server = leaving(600, &[]);
+    let mut guest = Guest::connected(600, &server.socket());
+    let guest = within_time(move || {
+        guest.verify(0, 10, 0);
+        guest.hang_up();
+        // A server that took that for its end would know by then.
+        std::thread::sleep(Duration::from_millis(200));
+        guest
+    });
+    assert_eq!(server.clients(), 1);
+    within_time(move || {
+        guest.give_up(20, 10);
+        guest.verify(30, 570, 30);
+        assert_eq!(guest.read(25), ZEROS);
+    });
+    server.counts(&["removed_pages"], 10);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use pagetide_kernel::PAGE_SIZE;
 use pagetide_serve::counters::Origin;
 use pagetide_serve::moment::Moment;
 use pagetide_serve::plan::{OnLost, Plan, Rate};
-use pagetide_serve::server::{Server, Setup, listen};
+use pagetide_serve::server::{ENDING, Server, Setup, listen};
 use pagetide_serve::source::{Buffer, Bytes, Piece, Source, SourceError};
 use pagetide_serve::status::About;
 
@@ -126,6 +126,7 @@ fn what_the_second_thread_is_about_to_install_is_not_given_up_beside_it() {
         },
         recorder: None,
         clients_max: 1,
+        patience: ENDING,
         say: Arc::new(|_| {}),
         about: About::default(),
     };

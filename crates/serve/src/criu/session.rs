@@ -10,7 +10,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::time::Duration;
 
 use pagetide_kernel::uffd::{Uffd, feature};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,12 +21,10 @@ use crate::crew::{Crew, Setup};
 use crate::memory::Memory;
 use crate::moment::Moment;
 use crate::record::Recorder;
+use crate::said::counted;
 use crate::source::SourceError;
 use crate::status::Status;
 
-/// How long tasks' threads may take to end: a store answers, or fails, within less. What a task
-/// misses that is left behind is zeros.
-const ENDING: Duration = Duration::from_secs(60);
 /// Says that the restore is finished, in the place of a process ID: "FTSR".
 const FINISHED: i32 = 0x5253_5446;
 
@@ -47,10 +44,10 @@ pub enum Failed {
     #[error("{0}")]
     Source(#[from] SourceError),
     /// Pages could not be had.
-    #[error("{0} pages were lost: whoever touches one gets SIGBUS")]
+    #[error("lost: {}, and whoever touches one gets SIGBUS", counted(*.0, "page"))]
     Lost(u64),
     /// Tasks could not be served to the end.
-    #[error("{0} tasks were not served to the end: what they miss is zeros")]
+    #[error("not served to the end: {}; what is missing is zeros", counted(*.0, "task"))]
     Broken(u64),
     /// The working set could not be saved.
     #[error("--record: the working set is not saved: {0}")]
@@ -119,7 +116,9 @@ impl Session {
                 "{error}; its tasks are served what they touch, until they are gone"
             )),
         }
-        let left = self.crew.wait_for_all(ENDING, &|| self.tree.give_up());
+        let left = self
+            .crew
+            .wait_for_all(self.crew.patience, &|| self.tree.give_up());
         self.tree.disconnect();
         if let Some(recorder) = &self.crew.recorder {
             recorder.save().map_err(Failed::Recorded)?;

@@ -12,7 +12,8 @@ use pagetide_serve::criu::{Counting, Failed, Others, Remote, Session, Tree, inde
 use pagetide_serve::moment::Moment;
 use pagetide_serve::packed::{INDEX_NAME, Packed, Shelf};
 use pagetide_serve::plan::{Beyond, OnLost, Plan, Rate};
-use pagetide_serve::server::{Say, Setup};
+use pagetide_serve::said::counted;
+use pagetide_serve::server::{ENDING, Say, Setup};
 use pagetide_serve::source::Source as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -155,10 +156,7 @@ pub(super) fn criu(options: &Criu) -> Result<u8, Failure> {
     let (counts, named) = (session.status(), places.status.as_deref());
     let _observed = Observed::begin(&counts, named, &options.bases, &say)?;
     let size = Bytes(tree.pages() * pagetide_kernel::PAGE_SIZE as u64);
-    let tasks = match tree.tasks() {
-        1 => "1 task".to_owned(),
-        tasks => format!("{tasks} tasks"),
-    };
+    let tasks = counted(tree.tasks() as u64, "task");
     say(&format!("{tasks} ({size}) can be restored"));
     tell_ready(options)?;
     let result = session.run();
@@ -292,6 +290,7 @@ fn setup(options: &Criu, places: &Places, tree: &Arc<Tree>, say: Say) -> Result<
         },
         recorder,
         clients_max: usize::MAX,
+        patience: ENDING,
         say,
         about: about("criu", &places.images, &places.work.join(&options.socket)),
     })

@@ -13,7 +13,7 @@ use pagetide_serve::manager::{self, Manager};
 use pagetide_serve::moment::Moment;
 use pagetide_serve::packed::open_image;
 use pagetide_serve::plan::{self, Plan};
-use pagetide_serve::server::{Server, Setup};
+use pagetide_serve::server::{ENDING, Failed, Server, Setup};
 use pagetide_serve::source::Source;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -46,7 +46,8 @@ SOCKET is what Firecracker is given as the path of a Uffd memory backend. Any nu
 resume from one image at a time. What a guest gives up (a balloon) reads as zeros afterwards.
 
 The command serves until SIGTERM or SIGINT. MicroVMs that miss pages then are ended, or left to \
-wait for ever, as --on-loss says; those that have all their pages go on.";
+wait for ever, as --on-loss says; those that have all their pages go on. Where a store does not \
+answer, that may take a minute, and the exit code is 5.";
 
 /// Options of `serve firecracker`.
 #[derive(Debug, Args)]
@@ -161,8 +162,16 @@ fn firecracker(options: &Firecracker) -> Result<u8, Failure> {
         // Who connects meanwhile waits there.
         socket_file.take().into_iter().for_each(Removed::stays);
     }
-    result.map_err(|error| store(format!("--record: the working set is not saved: {error}")))?;
+    result.map_err(failure)?;
     Ok(Exit::Ok.code())
+}
+
+fn failure(failed: Failed) -> Failure {
+    let exit = match failed {
+        Failed::GivenUp(_) => Exit::DataLost,
+        Failed::Recorded(_) => Exit::Store,
+    };
+    Failure::new(exit, failed.to_string())
 }
 
 fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failure> {
@@ -182,6 +191,7 @@ fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failu
         },
         recorder,
         clients_max: CLIENTS_MAX,
+        patience: ENDING,
         say: Arc::new(told),
         about: about("firecracker", &options.source, &options.socket),
     })
@@ -220,6 +230,13 @@ fn end_at_signals(ending: &Arc<Moment>, keeper: Option<Arc<Keeper>>) -> std::io:
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_that_were_given_up_are_told_by_the_exit_code() {
+        let failure = failure(Failed::GivenUp(1));
+        assert_eq!(failure.exit, Exit::DataLost);
+        assert!(failure.to_string().contains("1 client,"), "{failure}");
+    }
 
     #[test]
     fn rates_are_sizes_or_max() {
