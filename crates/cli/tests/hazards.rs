@@ -164,7 +164,8 @@ macro_rules! all_hazards {
             close_all_fds daemon_double_fork dup2_random exec_clear_env exec_self
             give_up_without_pause fd_count_visible fork_after_growing fork_blocked_signals fork_deep
             fork_discard fork_exec fork_fifty
-            fork_from_thread fork_malloc_threads fork_other_tables fork_parent_first fork_slow_child
+            fork_from_thread fork_from_thread_heap_out fork_malloc_threads fork_other_tables
+            fork_parent_first fork_slow_child
             fork_verify fork_while_unmapping fork_while_writing handler_touches_paged
             heap_in_small_steps io_uring_read
             madvise_dontneed madvise_fork_flags madvise_free madvise_free_rewritten madvise_hints

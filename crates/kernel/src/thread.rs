@@ -49,6 +49,8 @@ pub struct RawThread {
     memory: Mapping,
     tls: Vec<TlsImage>,
     id_offset: Option<usize>,
+    /// What the loader had loaded when this was made.
+    generation: usize,
     /// The thread's ID while it lives, 0 after (the kernel clears it).
     tid: AtomicU32,
 }
@@ -61,6 +63,7 @@ impl RawThread {
             memory: Mapping::new(STACK_BYTES + TLS_BYTES + DESCRIPTOR_BYTES)?,
             tls: tls_images(),
             id_offset: thread_id::offset(),
+            generation: tls_generation(),
             tid: AtomicU32::new(0),
         })
     }
@@ -70,14 +73,16 @@ impl RawThread {
         self.tid.load(Ordering::Acquire)
     }
 
+    /// Touches nothing of the program's but the calling thread's descriptor. In a forked child its
+    /// vector may be in memory that is not there yet, and would be zeros from then on.
     fn prepare_tls(&self) -> usize {
         let pointer = self.memory.as_ptr() as usize + STACK_BYTES + TLS_BYTES;
         let dtv = pointer + DTV_OFFSET;
         let here = control_block();
         // SAFETY: all writes land in our own mapping: the descriptor area is DESCRIPTOR_BYTES long,
         // the vector ends within it, and the thread-local block lies within TLS_BYTES below
-        // (checked when found). All reads are of the calling thread's own descriptor (ABI: fs:0x8
-        // vector, fs:0x28 stack guard, fs:0x30 pointer guard) and of loaded TLS images.
+        // (checked when found). All reads are of the calling thread's own descriptor (ABI: fs:0x28
+        // stack guard, fs:0x30 pointer guard) and of loaded TLS images.
         unsafe {
             let word = |address: usize| address as *mut usize;
             std::ptr::write_bytes(
@@ -94,7 +99,7 @@ impl RawThread {
                 ((pointer + offset) as *mut u32).write(thread_id::made_of(pointer));
             }
             word(dtv - 16).write(DTV_ENTRIES);
-            word(dtv).write(word(word(here + 8).read()).read());
+            word(dtv).write(self.generation);
             for module in 1..DTV_ENTRIES {
                 word(dtv + module * 16).write(usize::MAX);
             }
@@ -170,6 +175,14 @@ impl RawThread {
             Ok(result as u32)
         }
     }
+}
+
+/// The generation of what is loaded that the calling thread's vector is up to. That of a later one
+/// makes no difference: the library is of an earlier one.
+fn tls_generation() -> usize {
+    let vector = control_block() + 8;
+    // SAFETY: ABI: fs:0x8 is the address of the vector, whose first word this is.
+    unsafe { **(vector as *const *const usize) }
 }
 
 /// Calls `f(data)` on another stack, whose highest address is `top`.
