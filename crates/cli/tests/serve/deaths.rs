@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use pagetide_kernel::uffd::feature;
+use rustix::process::{Signal, set_parent_process_death_signal};
 
 use super::guest::{Guest, send, within_time};
 use super::server::Server;
@@ -32,6 +33,8 @@ fn the_client_of_other_tests() {
     let (Ok(step), Ok(socket)) = (std::env::var(STEP), std::env::var(SOCKET)) else {
         return;
     };
+    // It does not outlive a test that fails.
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
     let socket = Path::new(&socket);
     let stop = || {
         println!("at the step");
