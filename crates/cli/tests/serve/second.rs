@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use pagetide::track::SnapshotId;
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_serve::counters::Origin;
-use pagetide_serve::moment::Moment;
 use pagetide_serve::plan::{OnLost, Plan, Rate};
-use pagetide_serve::server::{ENDING, Server, Setup, listen};
+use pagetide_serve::server::{ENDING, Setup};
 use pagetide_serve::source::{Buffer, Bytes, Piece, Source, SourceError};
 use pagetide_serve::status::About;
 
 use super::guest::{Guest, within_time};
+use super::server::inside;
 use super::support::patience::up_to;
 use super::support::skip::skipped;
 use super::{ZEROS, able};
@@ -131,10 +131,7 @@ fn what_the_second_thread_is_about_to_install_is_not_given_up_beside_it() {
         about: About::default(),
     };
     let place = tempfile::tempdir().unwrap();
-    let socket = place.path().join("socket");
-    let ending = Arc::new(Moment::new().unwrap());
-    let server = Server::new(listen(&socket).unwrap(), setup, Arc::clone(&ending)).unwrap();
-    let thread = std::thread::spawn(move || server.run());
+    let (socket, ending, thread) = inside(place.path(), setup);
     within_time(move || {
         let guest = Guest::connected(PAGES, &socket);
         let page = last_page.recv().unwrap();

@@ -4,10 +4,14 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use pagetide_serve::moment::Moment;
+use pagetide_serve::server as serve;
 
 use super::guest::expected;
 use super::support::patience::up_to;
@@ -174,6 +178,19 @@ impl Server {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// A server in this process: where it listens, what ends it, and its thread.
+pub fn inside(
+    place: &Path,
+    setup: serve::Setup,
+) -> (PathBuf, Arc<Moment>, JoinHandle<Result<(), serve::Failed>>) {
+    let socket = place.join("socket");
+    let ending = Arc::new(Moment::new().unwrap());
+    let listener = serve::listen(&socket).unwrap();
+    let server = serve::Server::new(listener, setup, Arc::clone(&ending)).unwrap();
+    let thread = std::thread::spawn(move || server.run());
+    (socket, ending, thread)
 }
 
 impl Drop for Server {

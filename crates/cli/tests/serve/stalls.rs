@@ -8,16 +8,15 @@ use std::time::Duration;
 use pagetide::track::SnapshotId;
 use pagetide_kernel::PAGE_SIZE;
 use pagetide_serve::counters::Origin;
-use pagetide_serve::moment::Moment;
 use pagetide_serve::plan::{OnLost, Plan};
-use pagetide_serve::server::{Failed, Server, Setup, listen};
+use pagetide_serve::server::{Failed, Setup};
 use pagetide_serve::source::{Buffer, Bytes, Piece, Source, SourceError};
 use pagetide_serve::status::About;
 
 use super::deaths::{PAGES, client_at, is_killed};
 use super::guest::{expected, within_time};
 use super::packed::packed;
-use super::server::{self, write_image};
+use super::server::{Server, inside, write_image};
 use super::servers::Valkey;
 use super::{ZEROS, able};
 
@@ -39,7 +38,7 @@ fn a_guest_whose_store_stalls_at_the_end_is_not_left_waiting() {
     write_image(&image, PAGES);
     packed(&image, &store.uri("timeout=50s"), &["--remove-pages"]);
     let arguments = ["firecracker", "socket", "image.pages", "--status", "status"];
-    let server = server::Server::start(place, &arguments, "is served at");
+    let server = Server::start(place, &arguments, "is served at");
     let (mut guest, _said) = client_at(&server.socket(), "waiting");
     store.signal("STOP");
     let before = server.total("faults");
@@ -138,10 +137,7 @@ fn a_guest_whose_source_never_answers_is_given_up_and_that_is_said() {
             about: About::default(),
         };
         let place = tempfile::tempdir().unwrap();
-        let socket = place.path().join("socket");
-        let ending = Arc::new(Moment::new().unwrap());
-        let server = Server::new(listen(&socket).unwrap(), setup, Arc::clone(&ending)).unwrap();
-        let thread = std::thread::spawn(move || server.run());
+        let (socket, ending, thread) = inside(place.path(), setup);
         let (mut guest, _said) = client_at(&socket, "waiting");
         let (idle, _said) = client_at(&socket, "waiting");
         drop(guest.stdin.take());
