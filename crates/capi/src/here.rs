@@ -1,26 +1,23 @@
 //! What a forked child does not have: threads, and memory that is not inherited.
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use pagetide_kernel::wiped::WipedWord;
 
 use crate::status::{Code, Failure};
 
-/// The number of this process, in a page that the kernel empties in a forked child. Asking for the
-/// process ID is a system call, which takes longer than a pin.
-static MARK: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-/// Where no such page is to be had: process IDs it is.
-static NO_MARK: AtomicU64 = AtomicU64::new(0);
+/// The number of this process. Asking for the process ID is a system call, which takes longer than
+/// a pin.
+static MARK: WipedWord = WipedWord::new();
 /// The last number given, here or before a fork.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 /// A number that this process has, and none of those that it was forked from.
 fn process() -> u64 {
-    let made = MARK.load(Ordering::Acquire);
-    let mark = if made.is_null() { make_mark() } else { made };
-    if mark.cast_const() == &raw const NO_MARK {
+    let mark = MARK.get();
+    if MARK.is_plain(mark) {
         return std::process::id().into();
     }
-    // SAFETY: once published, the word stays for the life of the process.
-    let mark = unsafe { &*mark };
     match mark.load(Ordering::Acquire) {
         0 => {
             let next = LAST.fetch_add(1, Ordering::AcqRel) + 1;
@@ -28,42 +25,6 @@ fn process() -> u64 {
             set.map_or_else(|first| first, |_| next)
         }
         number => number,
-    }
-}
-
-fn make_mark() -> *mut AtomicU64 {
-    const PAGE: usize = 4096;
-    let (access, kind) = (
-        libc::PROT_READ | libc::PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-    );
-    // SAFETY: a new mapping at a place of the kernel's choice, whose page is zeros, as it is to be
-    // in children; given back if that is not to be had.
-    let page = unsafe {
-        let page = libc::mmap(std::ptr::null_mut(), PAGE, access, kind, -1, 0);
-        match page {
-            libc::MAP_FAILED => std::ptr::null_mut(),
-            page if libc::madvise(page, PAGE, libc::MADV_WIPEONFORK) == 0 => page,
-            page => {
-                libc::munmap(page, PAGE);
-                std::ptr::null_mut()
-            }
-        }
-    };
-    let word = match page.is_null() {
-        true => (&raw const NO_MARK).cast_mut(),
-        false => page.cast(),
-    };
-    let null = std::ptr::null_mut();
-    match MARK.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => word,
-        Err(first) => {
-            if !page.is_null() {
-                // SAFETY: mapped above, and nobody else knows of it.
-                unsafe { libc::munmap(page, PAGE) };
-            }
-            first
-        }
     }
 }
 

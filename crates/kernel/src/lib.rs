@@ -30,5 +30,6 @@ mod thread_id;
 pub mod trap;
 pub mod uffd;
 pub mod wait;
+pub mod wiped;
 
 pub use page::{PAGE_SHIFT, PAGE_SIZE, PageNumber, PageRange, each_gap};

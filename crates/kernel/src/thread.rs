@@ -79,10 +79,10 @@ impl RawThread {
         let pointer = self.memory.as_ptr() as usize + STACK_BYTES + TLS_BYTES;
         let dtv = pointer + DTV_OFFSET;
         let here = control_block();
-        // SAFETY: all writes land in our own mapping: the descriptor area is DESCRIPTOR_BYTES long,
-        // the vector ends within it, and the thread-local block lies within TLS_BYTES below
-        // (checked when found). All reads are of the calling thread's own descriptor (ABI: fs:0x28
-        // stack guard, fs:0x30 pointer guard) and of loaded TLS images.
+        // The descriptor area is DESCRIPTOR_BYTES long, the vector ends within it, and the
+        // thread-local block lies within TLS_BYTES below (checked when found).
+        // SAFETY: so all writes land in our own mapping; all reads are of the calling thread's own
+        // descriptor (ABI: fs:0x28 stack guard, fs:0x30 pointer guard) and of loaded TLS images.
         unsafe {
             let word = |address: usize| address as *mut usize;
             std::ptr::write_bytes(

@@ -1,13 +1,12 @@
 //! Forked children: the kernel drops all locks in them, and the registry's are taken again.
-// `pthread_atfork` is an interface of the C library; a page tells the process from its forked
-// children.
+// `pthread_atfork` is an interface of the C library.
 #![allow(unsafe_code)]
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use pagetide_kernel::mlock::{self as kernel, Hint};
-use pagetide_kernel::own::Mapping;
-use pagetide_kernel::{PAGE_SIZE, maps::Maps};
+use pagetide_kernel::maps::Maps;
+use pagetide_kernel::mlock as kernel;
+use pagetide_kernel::wiped::WipedWord;
 use rustix::io::Errno;
 
 use super::flags::{ForkPolicy, Mode};
@@ -46,48 +45,21 @@ pub(super) fn generation() -> u64 {
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 
-/// Whether this process has been seen to: one word in a page that the kernel empties in a forked
-/// child.
-static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-const NEW: u32 = 0;
-const BEING_SEEN_TO: u32 = 1;
-const KNOWN: u32 = 2;
+/// Whether this process has been seen to. Where children have the word as it was, those that the
+/// handlers do not see to are not noticed.
+static MARK: WipedWord = WipedWord::new();
+const NEW: u64 = 0;
+const BEING_SEEN_TO: u64 = 1;
+const KNOWN: u64 = 2;
 /// There was a process before a fork, or this one is it.
 static STARTED: AtomicBool = AtomicBool::new(false);
 static HANDLERS: AtomicBool = AtomicBool::new(false);
-
-fn mark() -> &'static AtomicU32 {
-    let made = MARK.load(Ordering::Acquire);
-    // SAFETY: once published, the word stays for the life of the process.
-    if let Some(mark) = unsafe { made.as_ref() } {
-        return mark;
-    }
-    /// Where no page is to be had: children that the handlers do not see to are not noticed then.
-    static PLAIN: AtomicU32 = AtomicU32::new(NEW);
-    let page = Mapping::new(PAGE_SIZE);
-    let page = page.and_then(|page| kernel::hint(page.range(), Hint::WipeOnFork).map(|()| page));
-    let word = match &page {
-        Ok(page) => page.as_ptr().cast::<AtomicU32>(),
-        Err(_) => (&raw const PLAIN).cast_mut(),
-    };
-    let null = std::ptr::null_mut();
-    let published = MARK.compare_exchange(null, word, Ordering::AcqRel, Ordering::Acquire);
-    let word = match published {
-        Ok(_) => {
-            page.into_iter().for_each(|page| _ = page.leak());
-            word
-        }
-        Err(first) => first,
-    };
-    // SAFETY: as above; zeroed memory, aligned, of a page that is never unmapped.
-    unsafe { &*word }
-}
 
 /// Sees to this process, if nobody has: children are to be handled from now on, and a child that
 /// was not (of a bare `clone`, or of a fork that another thread made while the first of these calls
 /// was under way) begins anew, as it has no locks and what it knows of them may be half done.
 fn attend() {
-    let mark = mark();
+    let mark = MARK.get();
     while mark.load(Ordering::Acquire) != KNOWN {
         let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
         if mark
@@ -160,7 +132,7 @@ extern "C" fn in_child() {
     // A child whose fork was not seen to begins anew at its first call.
     let Some(mut state) = unpark() else { return };
     let generation = GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
-    mark().store(KNOWN, Ordering::Release);
+    MARK.get().store(KNOWN, Ordering::Release);
     match state.policy {
         ForkPolicy::Relock => relock(&mut state, generation),
         ForkPolicy::Drop => {
