@@ -4,6 +4,8 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::net::UnixListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -245,6 +247,32 @@ fn a_textfile_is_written_whole() {
     let text = String::from_utf8_lossy(&nowhere.stderr);
     assert_eq!(nowhere.status.code(), Some(1), "{text}");
     assert!(text.contains("/no/such/directory/x.prom"), "{text}");
+}
+
+/// Root may put a file in the place of a device, and everybody else would miss that.
+#[test]
+fn a_textfile_takes_the_place_of_files_alone() {
+    let runtime = tempfile::tempdir().unwrap();
+    let there = runtime.path().join("there");
+    let _listener = UnixListener::bind(&there).unwrap();
+    let mut command = pagetide(runtime.path());
+    command.args(["metrics", "--textfile"]).arg(&there);
+    let mut exporter = Ended(command.stderr(Stdio::piped()).spawn().unwrap());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let status = loop {
+        if let Some(status) = exporter.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let mut said = String::new();
+    let stderr = exporter.0.stderr.as_mut().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    assert!(said.contains("it is no regular file"), "{said}");
+    let kind = there.symlink_metadata().unwrap().file_type();
+    assert!(kind.is_socket(), "{kind:?}");
 }
 
 /// Sends `request` to the exporter at `address`; what it answers.

@@ -38,6 +38,12 @@ fn write(path: &Path, options: &Metrics) -> Result<(), Failure> {
         );
         Failure::new(Exit::Failed, text)
     };
+    // A device, say: renaming would put a file in its place, for everybody.
+    if let Ok(there) = path.symlink_metadata()
+        && !(there.is_file() || there.is_symlink())
+    {
+        return Err(failure(std::io::Error::other("it is no regular file")));
+    }
     let text = exposition::now(options)?;
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
