@@ -7,6 +7,7 @@ mod criu;
 mod deaths;
 mod dump;
 mod guest;
+mod held;
 mod hostile;
 mod observed;
 mod packed;

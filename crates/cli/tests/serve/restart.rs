@@ -17,9 +17,9 @@ use pagetide_kernel::peer::Peer;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::guest::{Guest, expected, within_time};
+use super::held::HeldStore;
 use super::packed::packed;
 use super::server::{PAGETIDE, Server, write_image};
-use super::servers::Valkey;
 use super::support::skip::skipped;
 use super::{LEAVE, ZEROS, able, text};
 
@@ -376,23 +376,22 @@ fn who_waits_for_a_store_that_stalls_is_left_to_the_next_start() {
     if !takes_over() {
         return;
     }
-    let Some(store) = Valkey::start(&[]) else {
+    let Some(store) = HeldStore::start() else {
         return;
     };
     let (manager, place) = (Manager::new(), place());
     let image = place.path().join("image");
-    packed(&image, &store.uri("timeout=50s"), &["--remove-pages"]);
+    packed(&image, &store.uri(), &["--remove-pages"]);
     std::fs::rename(place.path().join("image.pages"), &image).unwrap();
     let server = manager.start(place, &[]);
     let client = Client::served("idle", &server.socket());
-    store.signal("STOP");
-    let before = server.total("faults");
+    store.stall();
     let verifying = std::thread::spawn(move || client.verifies());
-    server.wait_for("a fault", |server| server.total("faults") > before);
+    server.wait_for("that a page is asked for", |_| store.is_asked());
     let (status, log, place) = server.end();
     assert_eq!(status.code(), Some(0), "{log}");
     assert_eq!(count(&log, "is left to who is started next"), 1, "{log}");
-    store.signal("CONT");
+    store.go_on();
     let server = manager.start(place, &[]);
     assert!(verifying.join().unwrap());
     assert_eq!(server.total("lost_pages"), 0);

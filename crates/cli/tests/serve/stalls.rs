@@ -15,9 +15,9 @@ use pagetide_serve::status::About;
 
 use super::deaths::{PAGES, client_at, is_killed};
 use super::guest::{expected, within_time};
+use super::held::HeldStore;
 use super::packed::packed;
 use super::server::{Server, inside, write_image};
-use super::servers::Valkey;
 use super::{ZEROS, able};
 
 /// How long the real store does not answer: longer than a server that gives up early waits.
@@ -30,23 +30,22 @@ fn a_guest_whose_store_stalls_at_the_end_is_not_left_waiting() {
     if !able() {
         return;
     }
-    let Some(store) = Valkey::start(&[]) else {
+    let Some(store) = HeldStore::start() else {
         return;
     };
     let place = tempfile::tempdir().unwrap();
     let image = place.path().join("image");
     write_image(&image, PAGES);
-    packed(&image, &store.uri("timeout=50s"), &["--remove-pages"]);
+    packed(&image, &store.uri(), &["--remove-pages"]);
     let arguments = ["firecracker", "socket", "image.pages", "--status", "status"];
     let server = Server::start(place, &arguments, "is served at");
     let (mut guest, _said) = client_at(&server.socket(), "waiting");
-    store.signal("STOP");
-    let before = server.total("faults");
+    store.stall();
     drop(guest.stdin.take());
-    server.wait_for("a fault", |server| server.total("faults") > before);
+    server.wait_for("that a page is asked for", |_| store.is_asked());
     server.tell();
     sleep(STOPPED);
-    store.signal("CONT");
+    store.go_on();
     let (status, log, _place) = server.ended();
     assert_eq!(status.code(), Some(0), "{log}");
     assert!(log.contains("not all of its pages are there"), "{log}");
