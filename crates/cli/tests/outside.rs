@@ -131,3 +131,27 @@ fn a_pipe_in_the_own_run_s_directory_does_not_hold_up_the_launcher() {
     let mut command = governed(&["--resident", "8M"], "sh");
     run(command.args(["-c", script]), LIMIT).expect_code(7);
 }
+
+/// The program's own exit code comes, and what became of the directory is said.
+#[test]
+fn a_run_s_directory_removed_under_it_does_not_change_the_exit_code() {
+    if let Err(reason) = able() {
+        let name = "a_run_s_directory_removed_under_it_does_not_change_the_exit_code";
+        return skipped(name, &reason);
+    }
+    for remove in [
+        "rm -r \"$PAGETIDE_RUN_DIR\"",
+        "rm -r \"$PAGETIDE_RUN_DIR\"/*",
+    ] {
+        let mut command = governed(&["--resident", "8M"], "sh");
+        let outcome = run(command.args(["-c", &format!("{remove}; exit 7")]), LIMIT);
+        outcome
+            .expect_code(7)
+            .expect_told("directory was removed, or emptied");
+        assert!(
+            !outcome.stderr_text().contains("without the agent"),
+            "{}",
+            outcome.describe()
+        );
+    }
+}

@@ -1,16 +1,16 @@
 //! After the run: what the ledgers say, put into the statistics file, a line for a person, and the
 //! exit code.
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use pagetide_pager::protocol::files::Note;
+use pagetide_pager::protocol::files::{self, Note};
 use pagetide_pager::protocol::loss::Loss;
 use pagetide_pager::protocol::refusal::Cause;
 use pagetide_pager::report::Statistics;
 
-use super::started;
 use super::wait::Ended;
+use super::started;
 use crate::curve::Need;
 use crate::exit::Exit;
 use crate::governed::{Governed, living, recorded};
@@ -32,6 +32,9 @@ pub struct Outcome {
     pub uncounted: Vec<(u32, String)>,
     /// Why those were ended by their pagers, each with its process ID.
     pub lost: Vec<(u32, String)>,
+    /// The run's directory, where somebody has removed it, or what the launcher had put there: what
+    /// the agents left is gone with it.
+    pub removed: Option<PathBuf>,
 }
 
 impl Outcome {
@@ -50,6 +53,7 @@ impl Outcome {
             ungoverned: Note::Ungoverned.read_all(run),
             uncounted: Note::Uncounted.read_all(run),
             lost: Note::Lost.read_all(run),
+            removed: (!files::lines(run).exists()).then(|| run.to_owned()),
         }
     }
 
@@ -82,6 +86,7 @@ impl Outcome {
     fn agent_missing(&self, ended: Ended) -> bool {
         self.governed.is_empty()
             && self.refusals.is_empty()
+            && self.removed.is_none()
             && !matches!(ended, Ended::Exited(127) | Ended::Killed(_))
     }
 
@@ -136,6 +141,7 @@ impl Outcome {
         lines.extend(self.governed.iter().filter_map(|p| told(p, warnings)));
         if warnings {
             lines.extend(self.left_running());
+            lines.extend(self.removed());
         }
         if self.agent_missing(ended) {
             lines.push(format!(
@@ -146,6 +152,17 @@ impl Outcome {
             ));
         }
         lines
+    }
+
+    /// Of a run whose directory was removed under it: what to say.
+    fn removed(&self) -> Option<String> {
+        let run = self.removed.as_ref()?;
+        Some(format!(
+            "{}: the run's directory was removed, or emptied, while the program ran: statistics \
+             are missing, and nothing tells whether all of its processes were governed; keep it, \
+             or name another place: --run-dir DIR",
+            run.display()
+        ))
     }
 
     /// Of descendants without an agent: what to say, once for each reason.
@@ -399,6 +416,17 @@ pub(super) mod tests {
         assert_eq!(none.code(Ended::Exited(127)), 127);
         assert_eq!(none.code(Ended::Killed(Signal::SIGKILL)), 137);
         assert_eq!(summary::line(&none.governed), None);
+        let removed = Outcome {
+            removed: Some("/run/pagetide/run-7".into()),
+            ..none
+        };
+        assert_eq!(removed.code(Ended::Exited(42)), 42);
+        let lines = removed.messages(Ended::Exited(42), true);
+        assert!(lines[0].starts_with("/run/pagetide/run-7: the run's directory was removed"));
+        assert_eq!(
+            (lines.len(), removed.messages(Ended::Exited(42), false)),
+            (1, vec![])
+        );
     }
 
     #[test]
