@@ -2,7 +2,6 @@
 //! exit code.
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use pagetide_pager::protocol::files::{self, Note};
 use pagetide_pager::protocol::loss::Loss;
@@ -10,10 +9,10 @@ use pagetide_pager::protocol::refusal::Cause;
 use pagetide_pager::report::Statistics;
 
 use super::wait::Ended;
-use super::started;
+use super::{left, started};
 use crate::curve::Need;
 use crate::exit::Exit;
-use crate::governed::{Governed, living, recorded};
+use crate::governed::{Governed, recorded};
 use crate::plot::svg::Peak;
 use crate::text::printable;
 
@@ -40,12 +39,7 @@ pub struct Outcome {
 impl Outcome {
     /// Reads a run directory.
     pub fn collect(run: &Path) -> Outcome {
-        // Who is just ending, as the other programs of a pipeline are, is given a moment.
-        let (mut left_running, mut looks) = (living(run), 1);
-        while !left_running.is_empty() && looks < 10 {
-            std::thread::sleep(Duration::from_millis(5));
-            (left_running, looks) = (living(run), looks + 1);
-        }
+        let left_running = left::running(run);
         Outcome {
             governed: recorded(run),
             left_running,
