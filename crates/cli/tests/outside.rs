@@ -155,3 +155,45 @@ fn a_run_s_directory_removed_under_it_does_not_change_the_exit_code() {
         );
     }
 }
+
+#[test]
+fn an_output_to_a_pipe_that_nobody_reads_is_refused_before_the_start() {
+    if let Err(reason) = able() {
+        let name = "an_output_to_a_pipe_that_nobody_reads_is_refused_before_the_start";
+        return skipped(name, &reason);
+    }
+    let directory = tempfile::tempdir().expect("a directory can be made");
+    let pipe = directory.path().join("pipe");
+    fifo(&pipe);
+    let path = pipe.to_str().expect("a printable path");
+    for option in ["--stats", "--plot", "--trace"] {
+        let outcome = run(governed(&[option, path], "echo").arg("ran"), LIMIT);
+        outcome.expect_code(2).expect_told(option).expect_told(path);
+        assert!(outcome.stdout.is_empty(), "{}", outcome.describe());
+    }
+    // One that is read takes it.
+    let reader = File::options().read(true).write(true).open(&pipe);
+    let mut reader = reader.expect("it is ours");
+    run(&mut governed(&["--stats", path], "true"), LIMIT).expect_code(0);
+    let mut bytes = [0; 1];
+    std::io::Read::read_exact(&mut reader, &mut bytes).expect("it was written to");
+    assert_eq!(&bytes, b"{");
+}
+
+/// Root may look into anybody's directory; that it is somebody else's is said where it is empty.
+#[test]
+fn a_directory_of_another_user_is_named_as_such() {
+    let name = "a_directory_of_another_user_is_named_as_such";
+    if !rustix::process::geteuid().is_root() {
+        return skipped(name, "needs root");
+    }
+    let trap = Trap::new();
+    std::os::unix::fs::chown(trap.base.path(), Some(65534), None).expect("root may");
+    trap.look("ps")
+        .expect_code(0)
+        .expect_told("PAGETIDE_BASE_DIR, which belongs to user 65534");
+    trap.look("run true")
+        .expect_code(2)
+        .expect_told("PAGETIDE_BASE_DIR")
+        .expect_told("belongs to user 65534");
+}
