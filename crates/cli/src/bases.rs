@@ -41,6 +41,7 @@ impl Bases {
     /// usual one cannot, or where there is no room.
     pub fn own(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = self.asked_for() {
+            let option = self.asker();
             check_length(&path)?;
             let exit = |unfit: &Unfit| match unfit {
                 Unfit::NotMade(error) if error.kind() == ErrorKind::StorageFull => Exit::CannotPage,
@@ -48,7 +49,7 @@ impl Bases {
             };
             return make_private(&path).map(|()| path.clone()).map_err(|unfit| {
                 let text = format!(
-                    "--run-dir {}: {unfit}; expected a directory of yours with mode 0700, or one \
+                    "{option} {}: {unfit}; expected a directory of yours with mode 0700, or one \
                      to be made in a directory that is there",
                     path.display()
                 );
@@ -96,16 +97,25 @@ impl Bases {
             Ok(_) => return Ok(()),
         };
         let text = format!(
-            "--run-dir {}: {wrong}; expected the directory that `pagetide run --run-dir` was given",
+            "{} {}: {wrong}; expected the directory that `pagetide run` was given with it",
+            self.asker(),
             path.display()
         );
         Err(Failure::new(Exit::Usage, text))
     }
 
-    /// Where it is looked for runs, for a sentence: empty for the usual places.
+    /// Where it is looked for runs, for a sentence: empty for the usual places. Root may look into
+    /// a directory of somebody else's, and keeps no run there.
     pub fn place(&self) -> String {
-        let place = |path: PathBuf| format!(" in {}", path.display());
-        self.asked_for().map(place).unwrap_or_default()
+        let Some(path) = self.asked_for() else {
+            return String::new();
+        };
+        let owner = fs::symlink_metadata(&path).map(|meta| meta.uid());
+        let of_another = match owner.ok().filter(|owner| *owner != geteuid().as_raw()) {
+            Some(owner) => format!(" ({}, which belongs to user {owner})", self.asker()),
+            None => String::new(),
+        };
+        format!(" in {}{of_another}", path.display())
     }
 
     /// The base directories to look for runs in: the one that was asked for, or else this user's,
@@ -134,6 +144,14 @@ impl Bases {
             found.consider_shared(&Path::new("/tmp").join(name).join("tmp"));
         }
         found.paths
+    }
+
+    /// What says which directory is asked for.
+    fn asker(&self) -> &'static str {
+        match self.chosen {
+            Some(_) => "--run-dir",
+            None => BASE_DIR,
+        }
     }
 
     /// What the user wishes, in full.

@@ -5,17 +5,19 @@
 // `Ledger` has to be filled from bytes, which no safe interface offers; the two blocks below do
 // only that.
 #![allow(unsafe_code)]
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::mem::MaybeUninit;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use pagetide_pager::ledger::{LEDGER_MAGIC, Ledger};
 use pagetide_pager::protocol::loss::Loss;
 use pagetide_pager::protocol::measured::Measured;
+use pagetide_pager::protocol::outside::open_file;
 use pagetide_pager::report::Statistics;
 use pagetide_pager::ungoverned::Started;
+use rustix::fs::OFlags;
 
 use crate::held::is_held;
 
@@ -115,13 +117,7 @@ impl Default for Reader {
 impl Reader {
     /// The ledger in `path`; `None` if it is not a ledger, or not yet.
     pub fn read(&mut self, path: &Path) -> Option<Reading> {
-        let no_follow = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(no_follow.bits() as i32)
-            .open(path)
-            .ok()?;
-        self.read_file(&file)
+        self.read_file(&open_file(path, OFlags::RDONLY).ok()?)
     }
 
     fn read_file(&mut self, file: &File) -> Option<Reading> {

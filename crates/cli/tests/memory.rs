@@ -2,6 +2,8 @@
 //! stay within a bound, seen from outside, whatever the pages compress to.
 mod support;
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use support::compile::{compile_c, scratch};
@@ -10,6 +12,7 @@ use support::patience::up_to;
 use support::process::{Outcome, run, start};
 use support::resident::{IN_ALL, Watch};
 use support::skip::{is_full, skipped};
+use support::tree::wait_for;
 
 const LIMIT: Duration = Duration::from_secs(300);
 const SAMPLE: Duration = Duration::from_millis(5);
@@ -180,6 +183,50 @@ fn a_new_limit_is_of_memory_in_all_and_holds_when_it_is_said_to() {
             (mib * MIB) as f64
         );
     }
+    // What `run` refuses is refused here as well, and changes nothing.
+    pagetide(&["limit", &launcher, "15M"], LIMIT)
+        .expect_code(2)
+        .expect_told("16 MiB or more");
+    assert_eq!(
+        number_of(&launcher, "memory_budget_bytes"),
+        (100 * MIB) as f64
+    );
+    running.signal_group("TERM");
+    running.finish(LIMIT);
+}
+
+#[test]
+fn the_control_socket_takes_no_bound_that_run_refuses() {
+    let name = "the_control_socket_takes_no_bound_that_run_refuses";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let said = tempfile::tempdir().expect("a directory can be made");
+    let said = said.path().join("socket");
+    let script = "echo \"$PAGETIDE_RUN_DIR/$$.sock\" > \"$0\"; sleep 1000; :";
+    let mut command = governed(&["--memory", "64M"], "sh");
+    let mut running = start(command.args(["-c", script]).arg(&said), b"");
+    let socket = wait_for(&mut running, "it said where its socket is", || {
+        let text = std::fs::read_to_string(&said).ok()?;
+        text.strip_suffix('\n').map(str::to_owned)
+    });
+    let connect = || UnixStream::connect(&socket).ok();
+    let mut stream = wait_for(&mut running, "its socket is there", connect);
+    let mut ask = |bytes: u64| {
+        let line = format!("{{\"op\":\"limit\",\"bytes\":{bytes},\"timeout_ms\":60000}}\n");
+        stream.write_all(line.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        BufReader::new(&stream)
+            .read_line(&mut answer)
+            .expect("it answers");
+        answer
+    };
+    let (refused, taken) = (ask(16 * MIB - 1), ask(48 * MIB));
+    assert!(
+        refused.contains("\"error\"") && refused.contains("16 MiB or more"),
+        "{refused}"
+    );
+    assert!(taken.contains("\"ok\""), "{taken}");
     running.signal_group("TERM");
     running.finish(LIMIT);
 }

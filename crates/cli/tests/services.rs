@@ -449,7 +449,7 @@ fn runs_are_kept_and_found_where_it_is_said() {
     ] {
         run(place.pagetide(arguments).arg(&absent), LIMIT)
             .expect_code(2)
-            .expect_told("expected the directory that `pagetide run --run-dir` was given");
+            .expect_told("expected the directory that `pagetide run` was given with it");
     }
     let long = "x".repeat(80);
     let mut command = place.pagetide(&["run", "--run-dir", &long, "--", "true"]);

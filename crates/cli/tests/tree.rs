@@ -304,6 +304,25 @@ fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
     assert_eq!(ok_workers(&outcome), 2, "{}", outcome.describe());
 }
 
+/// Its parent ends before any of it is governed.
+#[test]
+fn a_daemon_that_is_just_starting_is_named_at_the_end() {
+    let name = "a_daemon_that_is_just_starting_is_named_at_the_end";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let here = directory("just-starting");
+    let script = "exec 1>/dev/null 2>&1; \"$0\" 8 idle \"$1/end\" & exit 0";
+    for _ in 0..8 {
+        let _ = std::fs::remove_file(here.join("end"));
+        let outcome = run(&mut shell(&["--resident", "32M"], script, &here), LIMIT);
+        std::fs::write(here.join("end"), "").expect("a file");
+        outcome
+            .expect_code(0)
+            .expect_told("goes on, and is governed");
+    }
+}
+
 #[test]
 fn a_run_whose_launcher_has_ended_is_limited_and_shown_by_its_number() {
     let name = "a_run_whose_launcher_has_ended_is_limited_and_shown_by_its_number";

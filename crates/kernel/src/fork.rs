@@ -58,8 +58,9 @@ unsafe extern "C" {
 pub trait AroundFork: Sync {
     /// In the parent, just before. An error is returned to the program instead of forking.
     fn before(&self) -> Result<(), Errno>;
-    /// In the parent, just after; `child` is the child's process ID or the errno.
-    fn parent(&self, child: Result<u32, Errno>);
+    /// In the parent, just after; `child` is the child's process ID or the errno. An error is
+    /// returned to the program instead of the child, of which nothing is left then.
+    fn parent(&self, child: Result<u32, Errno>) -> Result<(), Errno>;
     /// In the child, before any code of the program or the C library runs.
     fn child(&self);
 }
@@ -89,17 +90,21 @@ fn gettid() -> usize {
 /// # Safety
 /// `number` and `args` are a `fork` or a `clone` without `CLONE_VM` and without a new stack.
 pub unsafe fn forking_call(around: &dyn AroundFork, number: usize, args: [usize; 6]) -> isize {
+    let negated = |errno: Errno| -(errno.raw_os_error() as isize);
     if let Err(errno) = around.before() {
-        return -(errno.raw_os_error() as isize);
+        return negated(errno);
     }
     // SAFETY: a plain fork: the child goes on here with a copy of this stack.
     let result = unsafe { syscall6(number, args) };
-    match result {
-        0 => around.child(),
-        child if child > 0 => around.parent(Ok(child as u32)),
-        errno => around.parent(Err(Errno::from_raw_os_error(-errno as i32))),
-    }
-    result
+    let forked = match result {
+        0 => {
+            around.child();
+            return 0;
+        }
+        child if child > 0 => Ok(child as u32),
+        errno => Err(Errno::from_raw_os_error(-errno as i32)),
+    };
+    around.parent(forked).map_or_else(negated, |()| result)
 }
 
 /// Runs `action`, which forks through the C library on this thread, with `around` about the forking
@@ -313,9 +318,9 @@ mod tests {
             self.before.fetch_add(1, Ordering::SeqCst);
             Ok(())
         }
-        fn parent(&self, child: Result<u32, Errno>) {
-            assert!(child.is_ok());
+        fn parent(&self, child: Result<u32, Errno>) -> Result<(), Errno> {
             self.parent.fetch_add(1, Ordering::SeqCst);
+            child.map(drop)
         }
         fn child(&self) {
             self.child.fetch_add(1, Ordering::SeqCst);

@@ -33,6 +33,17 @@ pub fn futex_wake(word: &AtomicU32, count: u32) {
     let _ = futex::wake(word, futex::Flags::PRIVATE, count);
 }
 
+/// As [`futex_wait`], for a word in memory that processes share.
+pub fn futex_wait_shared(word: &AtomicU32, expected: u32, timeout: Duration) {
+    let timeout = timespec(timeout);
+    let _ = futex::wait(word, futex::Flags::empty(), expected, Some(&timeout));
+}
+
+/// As [`futex_wake`], for a word in memory that processes share.
+pub fn futex_wake_shared(word: &AtomicU32, count: u32) {
+    let _ = futex::wake(word, futex::Flags::empty(), count);
+}
+
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

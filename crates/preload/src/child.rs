@@ -1,33 +1,41 @@
 //! The agent in a forked child: threads, descriptors and a store of its own, and the memory under
 //! the pager again.
 use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pagetide_kernel::procfs;
 use pagetide_pager::{Handles, Ownership};
 
 use crate::advice::{self, Wish};
 use crate::agent::{self, Agent, Kept, Threads};
+use crate::birth::Birth;
 use crate::counters::{identify, map_ledger};
 use crate::scanner::Scanner;
 use crate::{deferral, lines, share, threads};
 
-/// What the forking thread hands to the child's scanner: descriptor numbers in the table both start
-/// with.
-static INHERITANCE: AtomicU64 = AtomicU64::new(0);
+/// What the forking thread hands to the child's scanner.
+pub struct Inheritance {
+    /// Descriptor numbers in the table both start with.
+    pub kept: Kept,
+    /// Where the parent waits to hear that the child has its threads.
+    pub birth: Birth,
+}
+
+/// Of the child that has just been forked, on its way from one thread to the other.
+static INHERITANCE: AtomicPtr<Inheritance> = AtomicPtr::new(std::ptr::null_mut());
 
 /// In a forked child, on the thread that forked: builds the child's own agent and waits until
 /// memory is governed again.
-pub fn restart_in_child(inheritance: Box<Kept>) {
+pub fn restart_in_child(inheritance: Box<Inheritance>) {
     agent::begin_again();
-    INHERITANCE.store(Box::into_raw(inheritance) as u64, Ordering::Release);
+    let inheritance = Box::into_raw(inheritance);
+    INHERITANCE.store(inheritance, Ordering::Release);
     let scanner = &Threads::get().scanner;
     // SAFETY: the parent's threads do not exist here, so the memory is free; the entry never
     // returns.
     if let Err(errno) = unsafe { scanner.spawn(enter_child_scanner, std::ptr::null(), false) } {
-        agent::made().expect("governed").pager.end_process(&format!(
-            "no thread for the pager in the forked child: {errno}"
-        ));
+        // SAFETY: made above, and no other thread has it.
+        unsafe { &*inheritance }.birth.fails(errno);
     }
     // A child that cannot be governed is ended.
     let _ = agent::wait_for_start();
@@ -35,20 +43,21 @@ pub fn restart_in_child(inheritance: Box<Kept>) {
 
 extern "C" fn enter_child_scanner(_: *const ()) -> ! {
     let agent = agent::made().expect("governed");
+    let inheritance = INHERITANCE.swap(std::ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: made by `restart_in_child` from a box for this thread alone.
-    let inheritance = unsafe { Box::from_raw(INHERITANCE.swap(0, Ordering::AcqRel) as *mut Kept) };
-    if let Err(reason) = set_up_child(agent, *inheritance) {
+    let Inheritance { kept, birth } = *unsafe { Box::from_raw(inheritance) };
+    if let Err(reason) = set_up_child(agent, kept, birth) {
         agent
             .pager
             .end_process(&format!("a forked child cannot be governed: {reason}"));
     }
     let mut scanner = Scanner::new(agent);
-    threads::run(agent);
+    threads::run();
     agent::announce();
     scanner.run()
 }
 
-fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
+fn set_up_child(agent: &'static Agent, mut kept: Kept, birth: Birth) -> Result<(), String> {
     let Kept {
         device,
         proc,
@@ -61,6 +70,12 @@ fn set_up_child(agent: &'static Agent, mut kept: Kept) -> Result<(), String> {
     let keep: Vec<RawFd> = kept.numbers().collect();
     let pager = &agent.pager;
     threads::isolate(&keep)?;
+    // Before anything that others see: the parent's fork fails where there is no thread.
+    match threads::set_out() {
+        Ok(()) => birth.succeeds(),
+        Err(errno) => birth.fails(errno),
+    }
+    drop(birth);
     map_ledger(&agent.config, Some(pager.ledger))?;
     // At once: what ends this process from here on is to be found in its own ledger.
     identify(pager.ledger);

@@ -191,6 +191,10 @@ impl Connection {
         match serde_json::from_slice(line) {
             Ok(Request::Stat) => self.answer(&statistics(agent)),
             Ok(Request::Limit { bytes, timeout_ms }) => {
+                if let Err(why) = agent.pager.ledger.statistics().check_limit(bytes) {
+                    let message = format!("its memory in all cannot be {bytes} bytes: {why}");
+                    return self.answer(&Reply::Error { message });
+                }
                 agent.pager.set_limit(bytes.div_ceil(PAGE_SIZE as u64));
                 deferral::note_limit();
                 BELL.ring();

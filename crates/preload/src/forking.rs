@@ -19,7 +19,8 @@ use rustix::process::Resource;
 
 use crate::advice::{self, Wish};
 use crate::agent::{Agent, Kept, agent};
-use crate::child::restart_in_child;
+use crate::birth::Birth;
+use crate::child::{Inheritance, restart_in_child};
 use crate::leases::{self, Ticket};
 use crate::next::{Next, set_errno};
 use crate::requests::{self, AUXILIARY};
@@ -35,9 +36,14 @@ const ADDRESS_SPACE_NEEDED: u64 = 8 << 20;
 const NO_RIGHT: &[u8] = b"fork failed with EPERM: this process gave up the right to page, which \
     its child needs; where /dev/userfaultfd is (Linux 6.1; given to a container) it is kept";
 
+/// What is said of a fork that was taken back because the child's pager could have no threads.
+const NO_THREADS: &[u8] = b"fork failed with EAGAIN: a child needs room for itself and for four \
+    threads of its pager among what this user or control group may have; raise `ulimit -u`, or \
+    pids.max of the group";
+
 /// Held from just before the system call until just after, in parent and child.
 struct Held {
-    handed_over: Box<Kept>,
+    inheritance: Box<Inheritance>,
     ticket: Ticket,
     freeze: Freeze,
     _heap: alloc::Still,
@@ -81,7 +87,7 @@ pub fn prepare() {
 impl Caught {
     /// Copies of everything the child needs, and the lease that is to be ended once the fork is
     /// over.
-    fn hand_over(&self) -> Result<(Box<Kept>, Ticket), Errno> {
+    fn hand_over(&self) -> Result<(Kept, Ticket), Errno> {
         let pager = &self.agent.pager;
         let limit = |resource| rustix::process::getrlimit(resource).current;
         let address_space = requests::address_space_bytes() + ADDRESS_SPACE_NEEDED;
@@ -114,12 +120,12 @@ impl Caught {
         })
     }
 
-    fn copy_all(&self, lease_fd: RawFd) -> Result<Box<Kept>, Errno> {
+    fn copy_all(&self, lease_fd: RawFd) -> Result<Kept, Errno> {
         let mut kept = self.agent.kept.lock().clone();
         kept.leases.push(lease_fd);
         let copies = handover::copies(self.agent, &kept.numbers().collect::<Vec<_>>())?;
         kept.renumber(copies.into_iter().map(OwnedFd::into_raw_fd));
-        Ok(Box::new(kept))
+        Ok(kept)
     }
 
     /// The pager's threads hold still, and memory stays where it is; none if some has grown that
@@ -163,10 +169,12 @@ fn close_all(kept: &Kept) {
 
 impl AroundFork for Caught {
     fn before(&self) -> Result<(), Errno> {
-        let (handed_over, ticket) = self.hand_over()?;
+        let birth = Birth::expected()?;
+        let (kept, ticket) = self.hand_over()?;
+        let inheritance = Box::new(Inheritance { kept, birth });
         let held = grown::until_known(|| self.hold_still());
         let (alone, auxiliary) = held.inspect_err(|_| {
-            close_all(&handed_over);
+            close_all(&inheritance.kept);
             leases::end(ticket, None);
         })?;
         // Not before: what the evictor stores up to here must be frozen as well.
@@ -174,7 +182,7 @@ impl AroundFork for Caught {
         self.set_all_inherited(true);
         let heap = alloc::hold();
         *self.held.lock() = Some(Held {
-            handed_over,
+            inheritance,
             ticket,
             freeze,
             _heap: heap,
@@ -184,9 +192,9 @@ impl AroundFork for Caught {
         Ok(())
     }
 
-    fn parent(&self, forked: Result<u32, Errno>) {
+    fn parent(&self, forked: Result<u32, Errno>) -> Result<(), Errno> {
         let Held {
-            handed_over,
+            inheritance,
             ticket,
             freeze,
             _heap,
@@ -198,16 +206,27 @@ impl AroundFork for Caught {
         drop(_auxiliary);
         self.agent.pager.note_fork();
         self.agent.pager.resume();
-        // In a table that both use, the child closes them: its agent needs them first.
-        if !self.shares_files || forked.is_err() {
-            close_all(&handed_over);
-        }
         leases::end(ticket, Some(freeze));
+        // Nobody else waits with this thread.
+        drop(_alone);
+        let Inheritance { kept, birth } = *inheritance;
+        if !self.shares_files {
+            close_all(&kept);
+        }
+        let born = forked.and_then(|child| birth.outcome(child));
+        // In a table that both use, the child closes them: its agent needs them first.
+        if self.shares_files && born.is_err() {
+            close_all(&kept);
+        }
+        if born.is_err() && forked.is_ok() {
+            self.agent.pager.ledger.set_message(NO_THREADS);
+        }
+        born
     }
 
     fn child(&self) {
         let Held {
-            handed_over,
+            inheritance,
             _heap,
             _auxiliary,
             _alone,
@@ -216,8 +235,8 @@ impl AroundFork for Caught {
         drop(_heap);
         drop(_auxiliary);
         // The numbers stay valid in the child's scanner, whose table starts as a copy of this one.
-        let copy = Kept::clone(&handed_over);
-        restart_in_child(handed_over);
+        let copy = inheritance.kept.clone();
+        restart_in_child(inheritance);
         close_all(&copy);
     }
 }

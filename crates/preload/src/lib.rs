@@ -19,6 +19,7 @@
 mod advice;
 mod agent;
 mod alloc;
+mod birth;
 mod child;
 mod config;
 mod control;

@@ -69,6 +69,8 @@ fn path_in(run_dir: &Path) -> Result<&'static CString, Errno> {
 
 fn open_at(path: &CString, more: OFlags) -> Result<OwnedFd, Errno> {
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // What may have taken its name is not waited for.
+    let flags = flags | OFlags::NONBLOCK;
     open(path.as_c_str(), flags | more, Mode::RUSR | Mode::WUSR)
 }
 

@@ -2,6 +2,7 @@
 use pagetide_pager::protocol::environment::QUIET;
 use pagetide_pager::protocol::files::Note;
 use pagetide_pager::protocol::refusal::{DESCRIPTORS, Refusal, too_few_descriptors};
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::Config;
@@ -78,6 +79,20 @@ pub fn with_limits(reason: &str) -> String {
     match most.filter(|most| *most < DESCRIPTORS) {
         Some(most) => too_few_descriptors(most),
         None => format!("{reason}{}", tight_limits()),
+    }
+}
+
+/// There is no thread for the pager, as `errno` says, and which limit may be the cause.
+pub fn no_thread(errno: Errno) -> String {
+    let text = format!("no thread for the pager, which needs four ({errno})");
+    let group = "pids.max of the control group";
+    match (errno, getrlimit(Resource::Nproc).current) {
+        (Errno::AGAIN, Some(most)) => format!(
+            "{text}; this user may have {most} processes and threads at a time: raise `ulimit -u`, \
+             or else {group}"
+        ),
+        (Errno::AGAIN, None) => format!("{text}; too many processes and threads: raise {group}"),
+        _ => text,
     }
 }
 

@@ -18,7 +18,7 @@ use pagetide_pager::{Handles, Ownership, Pager};
 use crate::agent::{self, Agent, Kept, Threads};
 use crate::config::Config;
 use crate::counters::{self, identify, map_ledger};
-use crate::refuse::{be_quiet_from_here_on, decline, decline_directory, with_limits};
+use crate::refuse::{be_quiet_from_here_on, decline, decline_directory, no_thread, with_limits};
 use crate::scanner::Scanner;
 use crate::{deferral, forking, lines, processors, share, stacks, standard_error, threads};
 
@@ -77,7 +77,7 @@ pub fn at_load() {
         unsafe { made.scanner.spawn(enter_scanner, argument.cast(), false) }
     });
     if let Err(errno) = started {
-        return decline(&config, &format!("no thread for the pager: {errno}").into());
+        return decline(&config, &no_thread(errno).into());
     }
     if let Err(refusal) = agent::wait_for_start() {
         decline(&config, &refusal);
@@ -108,6 +108,7 @@ fn is_scanner() -> bool {
 
 /// On the scanner: there will be no agent.
 fn refuse(refusal: Refusal) -> ! {
+    threads::give_up();
     agent::refuse(refusal);
     threads::end()
 }
@@ -120,7 +121,7 @@ extern "C" fn enter_scanner(argument: *const ()) -> ! {
             let agent = agent::make(agent);
             let mut scanner = Scanner::new(agent);
             let is_deferred = is_deferred(agent);
-            threads::run(agent);
+            threads::run();
             if !is_deferred {
                 scanner.sweep();
             }
@@ -153,6 +154,7 @@ fn is_deferred(agent: &Agent) -> bool {
 
 fn set_up(config: Config) -> Result<Agent, Refusal> {
     threads::isolate(&[])?;
+    threads::set_out().map_err(no_thread)?;
     let device = pagetide_kernel::uffd::open_device().ok();
     let proc = procfs::open_directory().ok().map(OwnedFd::into_raw_fd);
     proc.into_iter().for_each(procfs::keep);

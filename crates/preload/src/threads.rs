@@ -1,17 +1,30 @@
 //! The agent's threads beside the scanner: what each runs.
 use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use pagetide_kernel::sync::{futex_wait, futex_wake};
 use pagetide_kernel::thread::{RawThread, Urgency, isolate_descriptors, set_urgency};
 use pagetide_pager::Evictor;
 use pagetide_pager::FaultThread;
 use rustix::fs::{Mode, OFlags, open};
+use rustix::io::Errno;
 
-use crate::agent::{Agent, Threads};
+use crate::agent::{self, Agent, Threads};
 use crate::control;
 
-/// Starts them. They share the table of descriptors of the calling thread, the scanner.
-pub fn run(agent: &'static Agent) {
-    let argument = std::ptr::from_ref(agent).cast();
+/// What they are to do.
+static WORK: AtomicU32 = AtomicU32::new(WAIT);
+const WAIT: u32 = 0;
+const BEGIN: u32 = 1;
+const END: u32 = 2;
+
+/// Makes them, on the scanner, whose table of descriptors they share; they wait until [`run`]. So
+/// it is known early, before anything has happened, whether they can be had at all.
+///
+/// # Errors
+/// The kernel's; then none of them is left.
+pub fn set_out() -> Result<(), Errno> {
+    WORK.store(WAIT, Ordering::Release);
     let Threads {
         fault,
         evictor,
@@ -23,24 +36,41 @@ pub fn run(agent: &'static Agent) {
         (evictor, enter_evictor),
         (control, enter_control),
     ];
-    for (thread, entry) in entries {
-        // SAFETY: the entries never return; the agent is a static; none of these threads runs in
-        // this process yet.
-        if let Err(errno) = unsafe { thread.spawn(entry, argument, true) } {
-            agent
-                .pager
-                .end_process(&format!("no thread for the pager: {errno}"));
+    let made = entries.into_iter().try_for_each(|(thread, entry)| {
+        // SAFETY: the entries never return; none of these threads runs in this process yet.
+        unsafe { thread.spawn(entry, std::ptr::null(), true) }.map(drop)
+    });
+    made.inspect_err(|_| give_up())
+}
+
+/// Has them begin; the agent has been made.
+pub fn run() {
+    tell(BEGIN);
+}
+
+/// Has them end: there will be no agent.
+pub fn give_up() {
+    tell(END);
+}
+
+fn tell(work: u32) {
+    WORK.store(work, Ordering::Release);
+    futex_wake(&WORK, i32::MAX as u32);
+}
+
+/// On each of them: waits for its work.
+fn begin() -> &'static Agent {
+    loop {
+        match WORK.load(Ordering::Acquire) {
+            WAIT => futex_wait(&WORK, WAIT, None),
+            BEGIN => return agent::made().expect("made before"),
+            _ => end(),
         }
     }
 }
 
-fn argument(argument: *const ()) -> &'static Agent {
-    // SAFETY: `run` passes the static agent.
-    unsafe { &*argument.cast() }
-}
-
-extern "C" fn enter_fault(this: *const ()) -> ! {
-    let pager = &argument(this).pager;
+extern "C" fn enter_fault(_: *const ()) -> ! {
+    let pager = &begin().pager;
     set_urgency(Urgency::Prompt);
     match FaultThread::new(pager) {
         Ok(mut thread) => thread.run(),
@@ -49,14 +79,14 @@ extern "C" fn enter_fault(this: *const ()) -> ! {
     pager.end_process("the fault thread ended")
 }
 
-extern "C" fn enter_evictor(this: *const ()) -> ! {
-    let pager = &argument(this).pager;
+extern "C" fn enter_evictor(_: *const ()) -> ! {
+    let pager = &begin().pager;
     Evictor::new(pager).run();
     pager.end_process("the evictor ended")
 }
 
-extern "C" fn enter_control(this: *const ()) -> ! {
-    control::serve(argument(this));
+extern "C" fn enter_control(_: *const ()) -> ! {
+    control::serve(begin());
     // Control is not needed to keep the promises; the program goes on without.
     end()
 }

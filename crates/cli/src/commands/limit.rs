@@ -69,6 +69,17 @@ pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u
     let process = super::find(pid, bases)?;
     let pid = process.pid;
     let bytes = bytes_for(&process, size);
+    process
+        .reading
+        .statistics
+        .check_limit(bytes)
+        .map_err(|why| {
+            let text = format!(
+                "limit {pid} {}: --memory bounds it, and {why}",
+                Bytes(bytes)
+            );
+            Failure::new(Exit::Usage, text)
+        })?;
     let statistics = set(&process, bytes, timeout).map_err(|why| {
         // Its pager stands still with it.
         let stopped = Stat::of(pid).is_some_and(|stat| stat.state == 'T');

@@ -1,14 +1,11 @@
 //! What the options say of how much memory each process may have.
 use pagetide_kernel::procfs::memory::available_to;
 use pagetide_pager::evict::adapting::Automatic;
+use pagetide_pager::report::check_memory;
 
 use crate::args::Run;
 use crate::exit::{Exit, Failure};
 use crate::size::{Bytes, PAGE_BYTES, Resident, Size};
-
-/// The least of `--memory`: the pager's own memory, what is kept free for a round, and a few pages
-/// of the program.
-const MEMORY_LEAST: u64 = 16 << 20;
 
 /// How much memory each process of a run may have, or all together.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -64,15 +61,10 @@ fn memory(options: &Run, available: u64) -> Result<Option<u64>, Failure> {
         );
     }
     let bytes = size.resolve(available);
-    if bytes < MEMORY_LEAST {
-        return usage(format!(
-            "--memory {}: the pager itself and the stacks and libraries of a program take a part \
-             of it; expected {} or more",
-            Bytes(bytes),
-            Bytes(MEMORY_LEAST)
-        ));
+    match check_memory(bytes) {
+        Ok(()) => Ok(Some(bytes)),
+        Err(why) => usage(format!("--memory {}: {why}", Bytes(bytes))),
     }
-    Ok(Some(bytes))
 }
 
 /// The budget in bytes, and whether it follows the program.

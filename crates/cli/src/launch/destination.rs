@@ -1,8 +1,12 @@
 //! Where the statistics and the picture of a run go.
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
 
 use crate::exit::{Exit, Failure};
 
@@ -25,9 +29,8 @@ impl Destination {
             file: None,
         };
         if path != Path::new("-") {
-            let mut options = File::options();
-            let file = options.write(true).create(true).truncate(false).open(path);
-            destination.file = Some(file.map_err(|error| destination.failure(&error))?);
+            let file = open_at_once(path).map_err(|error| destination.failure(&error))?;
+            destination.file = Some(file);
         }
         Ok(destination)
     }
@@ -52,12 +55,29 @@ impl Destination {
 
     fn failure(&self, error: &io::Error) -> Failure {
         let (option, path) = (self.option, self.path.display());
+        let unread = "it is a pipe that nobody reads";
+        let error: &dyn Display = match Errno::from_io_error(error) {
+            Some(Errno::NXIO) => &unread,
+            _ => error,
+        };
         let message = format!(
             "{option} {path}: cannot be written ({error}); expected a file you may write, or - \
              for stdout"
         );
         Failure::new(Exit::Usage, message)
     }
+}
+
+/// Opens a file to be written to, made if need be. For a pipe it does not wait until somebody reads
+/// it: the program would not start before.
+pub fn open_at_once(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    let options = options.write(true).create(true).truncate(false);
+    let at_once = OFlags::NONBLOCK.bits() as i32;
+    let file = options.custom_flags(at_once).open(path)?;
+    let flags = fcntl_getfl(&file)?;
+    fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// Refuses two options with one file, or both with stdout: what is written last would destroy the

@@ -5,6 +5,7 @@ mod budget;
 mod destination;
 mod group_limit;
 pub mod inherited;
+mod left;
 pub mod locked;
 pub mod outcome;
 pub mod remote;

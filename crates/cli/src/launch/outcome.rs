@@ -1,19 +1,18 @@
 //! After the run: what the ledgers say, put into the statistics file, a line for a person, and the
 //! exit code.
 use std::io::{self, Write};
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
 
-use pagetide_pager::protocol::files::Note;
+use pagetide_pager::protocol::files::{self, Note};
 use pagetide_pager::protocol::loss::Loss;
 use pagetide_pager::protocol::refusal::Cause;
 use pagetide_pager::report::Statistics;
 
-use super::started;
 use super::wait::Ended;
+use super::{left, started};
 use crate::curve::Need;
 use crate::exit::Exit;
-use crate::governed::{Governed, living, recorded};
+use crate::governed::{Governed, recorded};
 use crate::plot::svg::Peak;
 use crate::text::printable;
 
@@ -32,17 +31,15 @@ pub struct Outcome {
     pub uncounted: Vec<(u32, String)>,
     /// Why those were ended by their pagers, each with its process ID.
     pub lost: Vec<(u32, String)>,
+    /// The run's directory, where somebody has removed it, or what the launcher had put there: what
+    /// the agents left is gone with it.
+    pub removed: Option<PathBuf>,
 }
 
 impl Outcome {
     /// Reads a run directory.
     pub fn collect(run: &Path) -> Outcome {
-        // Who is just ending, as the other programs of a pipeline are, is given a moment.
-        let (mut left_running, mut looks) = (living(run), 1);
-        while !left_running.is_empty() && looks < 10 {
-            std::thread::sleep(Duration::from_millis(5));
-            (left_running, looks) = (living(run), looks + 1);
-        }
+        let left_running = left::running(run);
         Outcome {
             governed: recorded(run),
             left_running,
@@ -50,6 +47,7 @@ impl Outcome {
             ungoverned: Note::Ungoverned.read_all(run),
             uncounted: Note::Uncounted.read_all(run),
             lost: Note::Lost.read_all(run),
+            removed: (!files::lines(run).exists()).then(|| run.to_owned()),
         }
     }
 
@@ -82,6 +80,7 @@ impl Outcome {
     fn agent_missing(&self, ended: Ended) -> bool {
         self.governed.is_empty()
             && self.refusals.is_empty()
+            && self.removed.is_none()
             && !matches!(ended, Ended::Exited(127) | Ended::Killed(_))
     }
 
@@ -136,6 +135,7 @@ impl Outcome {
         lines.extend(self.governed.iter().filter_map(|p| told(p, warnings)));
         if warnings {
             lines.extend(self.left_running());
+            lines.extend(self.removed());
         }
         if self.agent_missing(ended) {
             lines.push(format!(
@@ -146,6 +146,17 @@ impl Outcome {
             ));
         }
         lines
+    }
+
+    /// Of a run whose directory was removed under it: what to say.
+    fn removed(&self) -> Option<String> {
+        let run = self.removed.as_ref()?;
+        Some(format!(
+            "{}: the run's directory was removed, or emptied, while the program ran: statistics \
+             are missing, and nothing tells whether all of its processes were governed; keep it, \
+             or name another place: --run-dir DIR",
+            run.display()
+        ))
     }
 
     /// Of descendants without an agent: what to say, once for each reason.
@@ -399,6 +410,17 @@ pub(super) mod tests {
         assert_eq!(none.code(Ended::Exited(127)), 127);
         assert_eq!(none.code(Ended::Killed(Signal::SIGKILL)), 137);
         assert_eq!(summary::line(&none.governed), None);
+        let removed = Outcome {
+            removed: Some("/run/pagetide/run-7".into()),
+            ..none
+        };
+        assert_eq!(removed.code(Ended::Exited(42)), 42);
+        let lines = removed.messages(Ended::Exited(42), true);
+        assert!(lines[0].starts_with("/run/pagetide/run-7: the run's directory was removed"));
+        assert_eq!(
+            (lines.len(), removed.messages(Ended::Exited(42), false)),
+            (1, vec![])
+        );
     }
 
     #[test]

@@ -61,8 +61,15 @@ pub fn line(governed: &[Governed]) -> Option<String> {
 }
 
 /// What budget would have been enough, if it was not. Of several processes nobody knows what they
-/// need together, unless it was measured.
+/// need together, unless it was measured; nor of one that its pager has ended on the way what it
+/// would have needed.
 fn enough(governed: &[Governed]) -> Option<String> {
+    if governed
+        .iter()
+        .any(|process| process.reading.loss.is_some())
+    {
+        return None;
+    }
     if let Some(Together { bytes, .. }) = curve::together(governed) {
         let whom = match governed.len() {
             1 => "",
@@ -92,6 +99,7 @@ fn enough(governed: &[Governed]) -> Option<String> {
 mod tests {
     use super::super::outcome::tests::process;
     use super::*;
+    use pagetide_pager::protocol::loss::Loss;
 
     #[test]
     fn the_summary_is_one_line() {
@@ -122,6 +130,13 @@ mod tests {
         statistics.budget_bytes = statistics.managed_bytes_max;
         let of_one = line(&governed[..1]).unwrap();
         assert!(!of_one.contains("nothing is evicted"), "{of_one}");
+    }
+
+    #[test]
+    fn of_one_that_was_ended_on_the_way_nobody_knows_what_is_enough() {
+        let ended = process(9, Some(Loss::Pager), "the store has taken no page for 10 s");
+        let line = line(&[ended]).unwrap();
+        assert!(line.ends_with("5 k written back"), "{line}");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! The file of `run --trace`: made before the program starts, cut to what was recorded after it has
 //! ended.
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use pagetide_pager::recorder;
 
+use super::destination::open_at_once;
 use crate::exit::{Exit, Failure};
 
 fn failure(path: &Path, error: &io::Error) -> Failure {
@@ -27,8 +28,9 @@ pub fn prepare(path: &Path) -> Result<PathBuf, Failure> {
             "--trace -: a trace is mapped and cannot go to stdout; expected the name of a file",
         ));
     }
-    File::create(path)
-        .and_then(|_| path.canonicalize())
+    open_at_once(path)
+        .and_then(|file| file.set_len(0))
+        .and_then(|()| path.canonicalize())
         .map_err(|error| failure(path, &error))
 }
 

@@ -28,8 +28,8 @@ const MAPPINGS_OVER: &str = "PAGETIDE_MAPPINGS_OVER";
 const AUTOMATIC: &str = "PAGETIDE_AUTO";
 /// `1` where it is to be measured how much memory programs need.
 const MEASURE: &str = "PAGETIDE_MEASURE";
-/// The run's directory.
-const RUN_DIR: &str = "PAGETIDE_RUN_DIR";
+/// The run's directory, as its processes have it in their environment.
+pub const RUN_DIR: &str = "PAGETIDE_RUN_DIR";
 /// The eviction policy's name.
 const POLICY: &str = "PAGETIDE_POLICY";
 /// A file to record the first process's faults in; empty for none.

@@ -2,6 +2,8 @@
 //! processes leave there.
 use std::path::{Path, PathBuf};
 
+use super::outside;
+
 /// How the name of a run's directory begins; the launcher's process ID follows.
 pub const RUN_PREFIX: &str = "run-";
 
@@ -57,6 +59,9 @@ pub enum Note {
 
 /// Bytes that a launcher reserves for [`lines`], so that a full file system silences nobody.
 pub const LINES_BYTES: u64 = 64 << 10;
+/// What the notes of a run may come to when they are read; there is no end to what a directory may
+/// hold.
+const NOTES_BYTES_MAX: usize = 16 << 20;
 /// From here on in that file there is room for losses alone: whoever fills it has told of one.
 pub const LINES_OTHERS_BYTES: u64 = LINES_BYTES * 3 / 4;
 
@@ -86,16 +91,23 @@ impl Note {
     /// The texts of such files in a run directory, and of such lines, by process ID.
     pub fn read_all(self, run_dir: &Path) -> Vec<(u32, String)> {
         let pid_of = |name: &str| name.strip_suffix(self.suffix())?.parse::<u32>().ok();
+        let read = |path: &Path| outside::read_file(path, LINES_BYTES);
         let entries = std::fs::read_dir(run_dir).into_iter().flatten().flatten();
+        let mut left = NOTES_BYTES_MAX;
         let mut found: Vec<(u32, String)> = entries
             .filter_map(|entry| {
                 let name = entry.file_name();
                 let pid = pid_of(name.to_str()?)?;
-                let text = std::fs::read(entry.path()).ok()?;
+                let text = read(&entry.path()).ok()?;
                 Some((pid, String::from_utf8_lossy(&text).trim().to_owned()))
             })
+            .take_while(|(_, text)| {
+                let room = left.checked_sub(text.len());
+                left = room.unwrap_or(0);
+                room.is_some()
+            })
             .collect();
-        let lines = std::fs::read(lines(run_dir)).unwrap_or_default();
+        let lines = read(&lines(run_dir)).unwrap_or_default();
         found.extend(String::from_utf8_lossy(&lines).lines().filter_map(|line| {
             let (name, text) = line.split_once(' ')?;
             Some((pid_of(name)?, text.to_owned()))
@@ -134,12 +146,22 @@ mod tests {
         for (pid, note) in [(9, Note::Refused), (8, Note::Refused), (7, Note::Uncounted)] {
             std::fs::write(note.path(&dir, pid), "because\n").unwrap();
         }
+        // What is no note is passed over, and nothing waits for it.
+        std::os::unix::fs::symlink(Note::Refused.path(&dir, 9), Note::Refused.path(&dir, 3))
+            .unwrap();
+        let pipe = Note::Refused.path(&dir, 2);
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
         std::fs::write(lines(&dir), "6.lost because\n5.uncounted because\n4.lost").unwrap();
         let because = |pid| (pid, "because".to_owned());
         assert_eq!(Note::Refused.read_all(&dir), [because(8), because(9)]);
         assert_eq!(Note::Uncounted.read_all(&dir), [because(5), because(7)]);
         assert_eq!(Note::Lost.read_all(&dir), [because(6)]);
         assert_eq!(Note::Ungoverned.read_all(&dir), []);
+        // Without an end.
+        let file = std::fs::File::options().write(true).open(lines(&dir));
+        file.unwrap().set_len(1 << 40).unwrap();
+        assert_eq!(Note::Lost.read_all(&dir), [because(6)]);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -8,13 +8,15 @@
 //! | [`Ledger`](ledger::Ledger), with [`Loss`](loss::Loss) | pager | anyone | a mapped file |
 //! | [`Request`](report::Request), [`Reply`](report::Reply) | tools and agent | | a socket |
 //!
-//! Where the files of a run are is in [`files`].
+//! Where the files of a run are is in [`files`], and how others than the agent open them in
+//! [`outside`].
 pub mod environment;
 pub mod files;
 pub mod histogram;
 pub mod ledger;
 pub mod loss;
 pub mod measured;
+pub mod outside;
 pub mod refusal;
 pub mod report;
 pub mod ungoverned;

@@ -130,7 +130,42 @@ pub struct Statistics {
     pub wall_seconds: f64,
 }
 
+/// The least that can be the bound on all memory of a process: the pager's own memory, what is kept
+/// free for a round, and a few pages of the program.
+pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
+
+/// A bound on all memory that the store would have to refuse pages for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the pager itself and the stacks and libraries of a program take a part of it; expected {} MiB \
+     or more",
+    MEMORY_BYTES_MIN >> 20
+)]
+pub struct MemoryTooSmall;
+
+/// Whether `bytes` can be the bound on all memory of a process.
+///
+/// # Errors
+/// It is less than [`MEMORY_BYTES_MIN`].
+pub fn check_memory(bytes: u64) -> Result<(), MemoryTooSmall> {
+    match bytes < MEMORY_BYTES_MIN {
+        true => Err(MemoryTooSmall),
+        false => Ok(()),
+    }
+}
+
 impl Statistics {
+    /// Whether `pagetide limit` can set this process's limit to `bytes`.
+    ///
+    /// # Errors
+    /// It bounds all memory, and `bytes` is too little for that.
+    pub fn check_limit(&self, bytes: u64) -> Result<(), MemoryTooSmall> {
+        match self.memory_budget_bytes {
+            0 => Ok(()),
+            _ => check_memory(bytes),
+        }
+    }
+
     /// What `pagetide limit` sets: the bound on all memory where there is one, else the budget.
     pub fn limit_bytes(&self) -> u64 {
         match self.memory_budget_bytes {

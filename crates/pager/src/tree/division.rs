@@ -2,7 +2,7 @@
 //!
 //! Nothing is divided while there is enough for all. Then whoever asks for more gets it:
 //! 1. from those that have more than they use;
-//! 2. from those that sleep: half of what they have beyond the floor, each time;
+//! 2. from those that sleep: up to half of what they have beyond the floor, each time;
 //! 3. from whoever gains least by what it has, if another would gain at least [`LEAD`] times as
 //!    much. What a page more would gain a process is what it pays for not having it: its faults on
 //!    pages that it would still have had with twice the memory, a second and a page of what it has.
@@ -83,7 +83,10 @@ pub(super) fn divide(budget: u64, processes: &[Process]) -> Vec<u64> {
     }
     let taken: u64 = shares.iter().sum();
     match budget.checked_sub(taken) {
-        Some(pool) => hand_out(pool, processes, &mut shares),
+        Some(pool) => {
+            let left = hand_out(pool, processes, &mut shares);
+            give_back(left, processes, &mut shares);
+        }
         None => cut(taken - budget, processes, &mut shares),
     }
     move_to_gain(processes, &mut shares);
@@ -106,8 +109,8 @@ fn cut(excess: u64, processes: &[Process], shares: &mut [u64]) {
     }
 }
 
-/// Hands `pool` out to those that ask, by what each would gain.
-fn hand_out(mut pool: u64, processes: &[Process], shares: &mut [u64]) {
+/// Hands `pool` out to those that ask, by what each would gain; what is left of it.
+fn hand_out(mut pool: u64, processes: &[Process], shares: &mut [u64]) -> u64 {
     let best = processes.iter().map(Process::value).fold(0.0, f64::max);
     // Who gains nothing that is seen is not left with nothing.
     let weigh = |process: &Process| process.value() + (best / 16.0 + 1e-9) * process.weight as f64;
@@ -124,6 +127,17 @@ fn hand_out(mut pool: u64, processes: &[Process], shares: &mut [u64]) {
         let part = part.min(process.wanted.saturating_mul(AHEAD)).min(most);
         shares[index] += part;
         pool -= part.min(pool);
+    }
+    pool
+}
+
+/// Leaves those that sleep what they use, as far as nobody else wants it: `pool` in all.
+fn give_back(mut pool: u64, processes: &[Process], shares: &mut [u64]) {
+    for (process, share) in processes.iter().zip(shares) {
+        let used = process.share().min(process.used);
+        let back = used.saturating_sub(*share).min(pool);
+        *share += back;
+        pool -= back;
     }
 }
 
@@ -214,6 +228,14 @@ mod tests {
         let shares = settled(4000, all, 40);
         assert_eq!(&shares[1..3], [FLOOR_PAGES, FLOOR_PAGES]);
         assert!(shares[0] > 3000, "{shares:?}");
+    }
+
+    #[test]
+    fn one_that_sleeps_gives_up_no_more_than_others_want_or_the_budget_has_less() {
+        assert_eq!(settled(3900, vec![asleep(4000)], 3), [3900]);
+        assert_eq!(settled(4000, vec![asleep(4000)], 3), [4000]);
+        let all = vec![process(1000, 1000, 10, 0.0), asleep(3000)];
+        assert_eq!(settled(4000, all, 1), [1040, 2960]);
     }
 
     #[test]
