@@ -1,6 +1,7 @@
 //! `pagetide completions`, and the answers to what that prints: the scripts ask the command itself
 //! whenever a command line is completed, as only that knows which processes are governed now.
 use std::ffi::OsString;
+use std::io::Write as _;
 
 use clap::CommandFactory as _;
 use clap_complete::CompleteEnv;
@@ -21,7 +22,8 @@ pub fn answer(words: impl Iterator<Item = OsString>) -> Option<bool> {
     let asked = CompleteEnv::with_factory(Arguments::command).var(VARIABLE);
     match asked.try_complete(words, here.as_deref()) {
         Ok(false) => None,
-        Ok(true) => Some(true),
+        // The last candidate has no line's end after it, which would have it written.
+        Ok(true) => Some(std::io::stdout().flush().is_ok()),
         Err(_) => Some(false),
     }
 }
