@@ -1,7 +1,8 @@
 //! What the commands print arrives whole, or they say that it did not.
 mod support;
 
-use std::process::Command;
+use std::fs::{File, OpenOptions};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use support::compile::on_path;
@@ -59,5 +60,67 @@ fn every_shell_gets_every_candidate() {
             .collect();
         names.sort_unstable();
         assert_eq!(names, ["stat", "store"], "{shell}: {}", outcome.describe());
+    }
+}
+
+/// `words` with stdout and stderr there: how it ended, and what it said if stderr is a pipe.
+fn ended(words: &[&str], stdout: impl Into<Stdio>, stderr: Stdio) -> (ExitStatus, String) {
+    let mut command = Command::new(binary().unwrap());
+    // No runs of others: what there is to print does not depend on them.
+    command.env("XDG_RUNTIME_DIR", env!("CARGO_TARGET_TMPDIR"));
+    let child = command.args(words).stdout(stdout).stderr(stderr).spawn();
+    let output = child.unwrap().wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status, said)
+}
+
+fn full() -> File {
+    OpenOptions::new().write(true).open("/dev/full").unwrap()
+}
+
+#[test]
+fn a_full_stdout_is_said_by_every_command() {
+    let this = std::process::id().to_string();
+    let cases: [(&[&str], i32); 18] = [
+        (&["--help"], 1),
+        (&["--version"], 1),
+        (&["run", "--help"], 1),
+        (&["ps"], 1),
+        (&["ps", "--json"], 1),
+        (&["ps", "--serving"], 1),
+        (&["metrics", "--once"], 1),
+        (&["doctor"], 4),
+        (&["doctor", "--json"], 4),
+        (&["man"], 1),
+        (&["completions", "bash"], 1),
+        (&["completions", "fish"], 1),
+        (&["locks", &this], 1),
+        (&["locks", "--json", &this], 1),
+        (&["residency", "Cargo.toml"], 1),
+        (&["residency", "--json", "Cargo.toml"], 1),
+        (&["lock", "--for", "1ms", "Cargo.toml"], 1),
+        (&["lock", "--daemon", "Cargo.toml"], 1),
+    ];
+    for (words, code) in cases {
+        let (status, said) = ended(words, full(), Stdio::piped());
+        assert_eq!(status.code(), Some(code), "{words:?}: {said}");
+        assert!(
+            said.contains("stdout cannot be written"),
+            "{words:?}: {said}"
+        );
+    }
+}
+
+/// What cannot be told changes nothing.
+#[test]
+fn a_full_stderr_ends_nothing() {
+    for (words, code) in [
+        (&["ps"][..], 0),
+        (&["stat", "1"], 1),
+        (&["--bogus"], 2),
+        (&["metrics", "--once", "--run-dir", "/no/such"], 2),
+    ] {
+        let (status, _) = ended(words, Stdio::null(), full().into());
+        assert_eq!(status.code(), Some(code), "{words:?}");
     }
 }

@@ -1,7 +1,6 @@
 //! `pagetide completions`, and the answers to what that prints: the scripts ask the command itself
 //! whenever a command line is completed, as only that knows which processes are governed now.
 use std::ffi::OsString;
-use std::io::Write as _;
 
 use clap::CommandFactory as _;
 use clap_complete::CompleteEnv;
@@ -16,16 +15,18 @@ const VARIABLE: &str = "PAGETIDE_COMPLETE";
 /// The command, as it is typed.
 const NAME: &str = "pagetide";
 
-/// Answers a script that asks; `None` if none does. `Some(false)`: there is no answer.
-pub fn answer(words: impl Iterator<Item = OsString>) -> Option<bool> {
+/// Answers a script that asks, and the code to exit with; `None` if none does.
+pub fn answer(words: impl Iterator<Item = OsString>) -> Option<u8> {
     let here = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(Arguments::command).var(VARIABLE);
-    match asked.try_complete(words, here.as_deref()) {
-        Ok(false) => None,
+    let is_answered = match asked.try_complete(words, here.as_deref()) {
+        Ok(false) => return None,
         // The last candidate has no line's end after it, which would have it written.
-        Ok(true) => Some(std::io::stdout().flush().is_ok()),
-        Err(_) => Some(false),
-    }
+        Ok(true) => super::printed(Ok(())).is_ok(),
+        Err(_) => false,
+    };
+    // Nothing is told: it would stand in the line that is being typed.
+    Some(if is_answered { Exit::Ok } else { Exit::Failed }.code())
 }
 
 /// Prints the completion script for a shell.

@@ -36,12 +36,12 @@ fn limit_run(pid: u32, common: &Common, size: Size, timeout: Duration) -> Result
     loop {
         let now = Shares::read(path).map_err(failure)?;
         if now.is_kept() {
-            eprintln!(
-                "pagetide: run {pid}: budget {}, of which its processes ({}) have {}",
+            super::told(&format!(
+                "run {pid}: budget {}, of which its processes ({}) have {}",
                 Bytes(bytes_of(now.budget)),
                 now.parts.len(),
                 Bytes(bytes_of(now.granted()))
-            );
+            ));
             return Ok(Exit::Ok.code());
         }
         if Instant::now() > deadline {
@@ -101,10 +101,10 @@ pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u
             limited,
         ),
     };
-    eprintln!(
-        "pagetide: process {pid}: {limit}, {has} {}",
+    super::told(&format!(
+        "process {pid}: {limit}, {has} {}",
         Bytes(statistics.limited_bytes())
-    );
+    ));
     Ok(Exit::Ok.code())
 }
 

@@ -37,11 +37,11 @@ pub fn ps(json: bool, only_serving: bool, bases: &Bases) -> Result<u8, Failure> 
         }
         if processes.is_empty() && servers.is_empty() {
             // On stderr, so that a script that counts lines counts none.
-            eprintln!(
-                "pagetide: no governed process that you may see{}; start one: pagetide run \
-                 --resident 256M -- PROGRAM",
+            super::told(&format!(
+                "no governed process that you may see{}; start one: pagetide run --resident 256M \
+                 -- PROGRAM",
                 bases.place()
-            );
+            ));
         }
     }
     if only_serving || !servers.is_empty() {

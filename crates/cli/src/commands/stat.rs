@@ -62,7 +62,7 @@ pub fn stat(
     let pid = process.pid;
     let statistics =
         control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {
-            eprintln!("pagetide: process {pid}: {error}; showing its ledger");
+            super::told(&format!("process {pid}: {error}; showing its ledger"));
             process.reading.statistics.clone()
         });
     if json {

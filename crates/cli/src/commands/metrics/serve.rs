@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::exposition;
 use crate::args::Metrics;
+use crate::commands::told;
 use crate::exit::{Exit, Failure};
 
 /// A request's head is read in this time and has at most so many bytes and fields.
@@ -25,7 +26,7 @@ pub fn serve(address: SocketAddr, options: &Metrics) -> Result<(), Failure> {
     };
     let listener = TcpListener::bind(address).map_err(failure)?;
     let bound = listener.local_addr().map_err(failure)?;
-    eprintln!("pagetide: metrics at http://{bound}/metrics");
+    told(&format!("metrics at http://{bound}/metrics"));
     for connection in listener.incoming() {
         // What a client does wrong is its own affair. Descriptors may be had again in a moment.
         match connection {
