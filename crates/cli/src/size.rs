@@ -178,7 +178,28 @@ pub struct Count(pub f64);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(scaled(self.0, 1000.0, &["", "k", "M", "G"]).trim_end())
+        // A sum of no numbers is -0.
+        f.pad(scaled(self.0 + 0.0, 1000.0, &["", "k", "M", "G"]).trim_end())
+    }
+}
+
+/// The same as [`Nanoseconds`] in at most five characters, for narrow columns: `850ns`, `12us`,
+/// `3.2ms`.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortNanoseconds(pub u64);
+
+impl fmt::Display for ShortNanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut value, mut units) = (self.0 as f64, ["ns", "us", "ms", "s"].into_iter());
+        let mut unit = units.next().unwrap_or_default();
+        // 0.5 below the step rounds up to it.
+        while value >= 999.5
+            && let Some(next) = units.next()
+        {
+            (value, unit) = (value / 1000.0, next);
+        }
+        let digits = usize::from(unit != "ns" && value < 9.95);
+        f.pad(&format!("{value:.digits$}{unit}"))
     }
 }
 
@@ -292,5 +313,28 @@ mod tests {
         assert_eq!(Nanoseconds(12_500).to_string(), "12.5 us");
         assert_eq!(Count(12_500.0).to_string(), "12.5 k");
         assert_eq!(Count(17.0).to_string(), "17");
+        assert_eq!(Count(std::iter::empty::<f64>().sum()).to_string(), "0");
+    }
+
+    #[test]
+    fn short_times_have_five_characters_at_most() {
+        for (ns, text) in [
+            (0, "0ns"),
+            (850, "850ns"),
+            (1180, "1.2us"),
+            (9_960, "10us"),
+            (64_300, "64us"),
+            (999_499, "999us"),
+            (999_500, "1.0ms"),
+            (3_200_000_000, "3.2s"),
+        ] {
+            assert_eq!(ShortNanoseconds(ns).to_string(), text);
+        }
+        let mut ns: u64 = 1;
+        while ns < 9_999_000_000_000 {
+            let text = ShortNanoseconds(ns).to_string();
+            assert!(text.len() <= 5, "{ns}: {text}");
+            ns += 1 + ns / 7;
+        }
     }
 }

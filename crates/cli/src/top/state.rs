@@ -6,8 +6,9 @@ use pagetide_pager::report::Statistics;
 use pagetide_serve::status::Report;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::commands::limit::bytes_for;
+use crate::commands::limit::{bytes_for, bytes_for_run};
 use crate::governed::Governed;
+use crate::runs::{self, Common};
 use crate::size::{Bytes, PAGE_BYTES, Size};
 
 /// Points of history kept for a process.
@@ -66,8 +67,36 @@ pub enum Action {
     None,
     /// Leave.
     Quit,
-    /// Set the budget of a process to so many bytes.
-    Limit(Box<Governed>, u64),
+    /// Set a budget to so many bytes.
+    Limit(Whose, u64),
+}
+
+/// Whose budget is changed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Whose {
+    /// A process has one of its own.
+    Process(Box<Governed>),
+    /// All processes of a run have one together. A part of it for one of them would be out of sight
+    /// afterwards: `pagetide limit` sets that.
+    Run(Common),
+}
+
+impl Whose {
+    /// Of a process that is shown.
+    pub fn of(process: &Governed) -> Whose {
+        match runs::common_with(process) {
+            Some(common) => Whose::Run(common),
+            None => Whose::Process(Box::new(process.clone())),
+        }
+    }
+
+    /// `process 17`, or `run 17`.
+    pub fn name(&self) -> String {
+        match self {
+            Whose::Process(process) => format!("process {}", process.pid),
+            Whose::Run(common) => format!("run {}", common.run),
+        }
+    }
 }
 
 /// Everything on the screen.
@@ -184,17 +213,16 @@ impl State {
         Action::None
     }
 
-    /// A new limit of `over`/`under` times the budget, in whole pages, and different from it. Of a
-    /// budget that is the run's, more is all of it: what a process has now is not what it may have.
+    /// A new limit of `over`/`under` times the budget, in whole pages, and different from it.
     fn limit_by(&mut self, over: u128, under: u128) -> Action {
         let Some(row) = self.selected_row() else {
             return Action::None;
         };
         let statistics = &row.process.reading.statistics;
-        if over > under && statistics.run_budget_bytes > 0 {
-            return self.ask_limit(statistics.run_budget_bytes);
-        }
-        let budget = statistics.limit_bytes();
+        let budget = match statistics.run_budget_bytes {
+            0 => statistics.limit_bytes(),
+            bytes => bytes,
+        };
         let scaled = (u128::from(budget) * over / under).min(u128::from(u64::MAX)) as u64;
         let bytes = if over > under {
             scaled.max(budget.saturating_add(PAGE_BYTES))
@@ -208,28 +236,29 @@ impl State {
         let Some(row) = self.selected_row() else {
             return Action::None;
         };
-        match input.parse::<Size>() {
-            Ok(size) => {
-                let bytes = bytes_for(&row.process, size);
-                self.ask_limit(bytes)
+        let size = input.parse::<Size>().map_err(|error| error.to_string());
+        let bytes = size.and_then(|size| match Whose::of(&row.process) {
+            Whose::Process(process) => Ok(bytes_for(&process, size)),
+            Whose::Run(common) => {
+                bytes_for_run(&common, size).map_err(|failure| failure.to_string())
             }
-            Err(error) => {
-                self.message = error.to_string();
+        });
+        match bytes {
+            Ok(bytes) => self.ask_limit(bytes),
+            Err(message) => {
+                self.message = message;
                 Action::None
             }
         }
     }
 
     fn ask_limit(&mut self, bytes: u64) -> Action {
-        let Some(process) = self.selected_row().map(|row| row.process.clone()) else {
+        let Some(whose) = self.selected_row().map(|row| Whose::of(&row.process)) else {
             return Action::None;
         };
-        self.message = format!(
-            "process {}: asked for a budget of {} ...",
-            process.pid,
-            Bytes(bytes)
-        );
-        Action::Limit(Box::new(process), bytes)
+        let name = whose.name();
+        self.message = format!("{name}: asked for a budget of {} ...", Bytes(bytes));
+        Action::Limit(whose, bytes)
     }
 }
 
@@ -263,7 +292,8 @@ mod tests {
 
     fn limit_of(action: Action) -> (u32, u64) {
         match action {
-            Action::Limit(process, bytes) => (process.pid, bytes),
+            Action::Limit(Whose::Process(process), bytes) => (process.pid, bytes),
+            Action::Limit(Whose::Run(common), bytes) => (common.run, bytes),
             other => panic!("{other:?}"),
         }
     }
@@ -311,13 +341,26 @@ mod tests {
     }
 
     #[test]
-    fn more_of_a_runs_budget_is_all_of_it_and_less_is_less_than_it_has() {
+    fn a_budget_that_a_run_has_is_changed_as_a_whole() {
         let mut state = State::default();
-        state.update(vec![process(7, 0)], Duration::from_secs(1));
-        state.rows[0].process.reading.statistics.run_budget_bytes = 300 << 20;
-        let mut limit = |key| limit_of(press(&mut state, KeyCode::Char(key))).1;
-        assert_eq!(limit('+'), 300 << 20);
-        assert_eq!(limit('-'), 90 << 20);
+        let mut process = process(7, 0);
+        process.socket = "/run/pagetide/run-3/7.sock".into();
+        process.reading.statistics.run_budget_bytes = 300 << 20;
+        state.update(vec![process], Duration::from_secs(1));
+        let mut limit = |key| limit_of(press(&mut state, KeyCode::Char(key)));
+        assert_eq!(limit('+'), (3, 330 << 20));
+        assert_eq!(limit('-'), (3, 270 << 20));
+        assert!(
+            state.message.starts_with("run 3: asked for"),
+            "{}",
+            state.message
+        );
+        press(&mut state, KeyCode::Char('l'));
+        for typed in ['6', '4', 'M'] {
+            press(&mut state, KeyCode::Char(typed));
+        }
+        // Sizes need no look at the run's file, which is not here; shares do.
+        assert_eq!(limit_of(press(&mut state, KeyCode::Enter)), (3, 64 << 20));
     }
 
     #[test]

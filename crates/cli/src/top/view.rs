@@ -9,11 +9,11 @@ use ratatui::widgets::{
     Block, Borders, Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState,
 };
 
-use super::state::{Row, Server, State};
+use super::state::{Row, Server, State, Whose};
 use crate::bound;
 use crate::commands::served::ahead;
 use crate::governed::bound_of;
-use crate::size::{Bytes, Count, Nanoseconds};
+use crate::size::{Bytes, Count, Nanoseconds, ShortNanoseconds};
 use crate::text::printable;
 
 /// Characters of the bar in the table.
@@ -177,7 +177,7 @@ impl Column {
         match self {
             Column::Pid | Column::Faults => 7,
             Column::Budget => 16,
-            Column::Latency => 9,
+            Column::Latency => 11,
             Column::Fetched | Column::Written | Column::Memory | Column::Command => 8,
         }
     }
@@ -199,11 +199,6 @@ fn columns(width: u16) -> Vec<Column> {
 fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
     let s = &row.process.reading.statistics;
     let latency = &s.fault_latency_ns;
-    let micros = |ns: u64| {
-        Count((ns as f64 / 1000.0).round())
-            .to_string()
-            .replace(' ', "")
-    };
     TableRow::new(columns.iter().map(|column| match column {
         Column::Pid => Cell::from(row.process.pid.to_string()),
         Column::Budget => Cell::from(Line::from(vec![
@@ -213,7 +208,11 @@ fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
         Column::Faults => Cell::from(Count(row.rates.faults.round()).to_string()),
         Column::Fetched => Cell::from(Bytes(row.rates.fetched_bytes as u64).to_string()),
         Column::Written => Cell::from(Bytes(row.rates.written_bytes as u64).to_string()),
-        Column::Latency => Cell::from(format!("{}/{}us", micros(latency.p50), micros(latency.p99))),
+        Column::Latency => Cell::from(format!(
+            "{}/{}",
+            ShortNanoseconds(latency.p50),
+            ShortNanoseconds(latency.p99)
+        )),
         Column::Memory => Cell::from(Bytes(s.memory_bytes).to_string()),
         Column::Command => Cell::from(printable(&s.command)),
     }))
@@ -324,7 +323,7 @@ fn keys_line(state: &State) -> Line<'static> {
     match (&state.input, state.selected_row()) {
         (Some(input), Some(row)) => Line::from(format!(
             "new budget for {}: {input}_   (such as 256M or 25%; Enter, Esc)",
-            row.process.pid
+            Whose::of(&row.process).name()
         ))
         .bold(),
         _ if !state.message.is_empty() => Line::from(state.message.clone()).reversed(),
@@ -337,6 +336,7 @@ mod tests {
     use super::*;
     use crate::governed::Governed;
     use crate::ledger_file::Reading;
+    use pagetide_pager::report::Latency;
     use pagetide_serve::status::Report;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -367,6 +367,11 @@ mod tests {
                 faults,
                 fetched_pages: faults,
                 writebacks: faults / 2,
+                fault_latency_ns: Latency {
+                    p50: 850_000,
+                    p99: 118_000_000,
+                    ..Latency::default()
+                },
                 ..Statistics::default()
             };
             Governed {
@@ -399,6 +404,7 @@ mod tests {
             "q quit",
             "faults/s, at most",
             "250 MiB of 256 MiB (98 %)",
+            " 850us/118ms ",
         ] {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
@@ -446,6 +452,7 @@ mod tests {
             screen(&some_state(), width, height);
             screen(&State::default(), width, height);
         }
+        assert!(screen(&State::default(), 80, 24).contains(" 0 faults/s"));
         assert!(screen(&State::default(), 80, 24).contains("No governed process"));
     }
 }
