@@ -37,6 +37,7 @@ pub mod size;
 pub mod table;
 pub mod text;
 pub mod top;
+pub mod whole;
 
 use clap::Parser as _;
 

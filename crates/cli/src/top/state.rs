@@ -10,6 +10,7 @@ use crate::commands::limit::{bytes_for, bytes_for_run};
 use crate::governed::Governed;
 use crate::runs::{self, Common};
 use crate::size::{Bytes, PAGE_BYTES, Size};
+use crate::whole::{self, Place};
 
 /// Points of history kept for a process.
 const HISTORY_MAX: usize = 400;
@@ -40,15 +41,33 @@ impl Rates {
     }
 }
 
-/// One process on the screen.
+/// One line on the screen.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The process as last seen.
+    /// The process as last seen, or a run of several as if it were one.
     pub process: Governed,
+    /// Which of these.
+    pub place: Place,
     /// Its rates since the time before.
     pub rates: Rates,
     /// Faults a second, latest last.
     pub history: VecDeque<u64>,
+}
+
+impl Row {
+    /// Whether it is a run of several processes.
+    pub fn is_run(&self) -> bool {
+        self.place == Place::Whole
+    }
+
+    /// Whose budget keys change while it is selected; of a run whose processes have one each,
+    /// nobody's.
+    pub fn whose(&self) -> Option<Whose> {
+        match Whose::of(&self.process) {
+            Whose::Process(_) if self.is_run() => None,
+            whose => Some(whose),
+        }
+    }
 }
 
 /// One that serves pages of other processes.
@@ -83,7 +102,7 @@ pub enum Whose {
 
 impl Whose {
     /// Of a process that is shown.
-    pub fn of(process: &Governed) -> Whose {
+    fn of(process: &Governed) -> Whose {
         match runs::common_with(process) {
             Some(common) => Whose::Run(common),
             None => Whose::Process(Box::new(process.clone())),
@@ -102,11 +121,11 @@ impl Whose {
 /// Everything on the screen.
 #[derive(Debug, Default)]
 pub struct State {
-    /// The processes, by process ID.
+    /// The processes, those of a run below it.
     pub rows: Vec<Row>,
     /// Those that serve pages, by process ID.
     pub servers: Vec<Server>,
-    /// Which process is selected.
+    /// Which line is selected.
     pub selected: usize,
     /// The limit being typed, when one is.
     pub input: Option<String>,
@@ -117,12 +136,15 @@ pub struct State {
 impl State {
     /// Takes in the processes seen now, `elapsed` after the time before.
     pub fn update(&mut self, processes: Vec<Governed>, elapsed: Duration) {
-        let selected_pid = self.selected_row().map(|row| row.process.pid);
+        let selected = self
+            .selected_row()
+            .map(|row| (row.process.pid, row.is_run()));
         let mut before = std::mem::take(&mut self.rows);
-        for process in processes {
+        for whole::Line { process, place } in whole::lines(processes) {
             let same = |row: &Row| {
                 row.process.pid == process.pid
                     && row.process.reading.started_ns == process.reading.started_ns
+                    && row.is_run() == (place == Place::Whole)
             };
             let (rates, mut history) = match before.iter().position(same) {
                 Some(index) => {
@@ -138,12 +160,13 @@ impl State {
             }
             self.rows.push(Row {
                 process,
+                place,
                 rates,
                 history,
             });
         }
-        let kept =
-            selected_pid.and_then(|pid| self.rows.iter().position(|row| row.process.pid == pid));
+        let is_selected = |row: &Row| Some((row.process.pid, row.is_run())) == selected;
+        let kept = self.rows.iter().position(is_selected);
         self.selected = kept
             .unwrap_or(self.selected)
             .min(self.rows.len().saturating_sub(1));
@@ -205,12 +228,25 @@ impl State {
             }
             KeyCode::Char('+' | '=') => return self.limit_by(11, 10),
             KeyCode::Char('-') => return self.limit_by(9, 10),
-            KeyCode::Char('l') if !self.rows.is_empty() => {
+            KeyCode::Char('l') if self.whose().is_some() => {
                 self.input = Some(String::new());
             }
             _ => {}
         }
         Action::None
+    }
+
+    /// Whose budget the selected line stands for. Says so if it is nobody's.
+    fn whose(&mut self) -> Option<Whose> {
+        let row = self.selected_row()?;
+        let whose = row.whose();
+        if whose.is_none() {
+            self.message = format!(
+                "each process of run {} has a budget of its own: select one",
+                row.process.pid
+            );
+        }
+        whose
     }
 
     /// A new limit of `over`/`under` times the budget, in whole pages, and different from it.
@@ -233,14 +269,14 @@ impl State {
     }
 
     fn limit_typed(&mut self, input: &str) -> Action {
-        let Some(row) = self.selected_row() else {
+        let Some(whose) = self.whose() else {
             return Action::None;
         };
         let size = input.parse::<Size>().map_err(|error| error.to_string());
-        let bytes = size.and_then(|size| match Whose::of(&row.process) {
-            Whose::Process(process) => Ok(bytes_for(&process, size)),
+        let bytes = size.and_then(|size| match &whose {
+            Whose::Process(process) => Ok(bytes_for(process, size)),
             Whose::Run(common) => {
-                bytes_for_run(&common, size).map_err(|failure| failure.to_string())
+                bytes_for_run(common, size).map_err(|failure| failure.to_string())
             }
         });
         match bytes {
@@ -253,7 +289,7 @@ impl State {
     }
 
     fn ask_limit(&mut self, bytes: u64) -> Action {
-        let Some(whose) = self.selected_row().map(|row| Whose::of(&row.process)) else {
+        let Some(whose) = self.whose() else {
             return Action::None;
         };
         let name = whose.name();
@@ -361,6 +397,25 @@ mod tests {
         }
         // Sizes need no look at the run's file, which is not here; shares do.
         assert_eq!(limit_of(press(&mut state, KeyCode::Enter)), (3, 64 << 20));
+    }
+
+    #[test]
+    fn a_run_of_several_is_a_line_above_them_and_has_no_budget_if_each_has_one() {
+        let mut state = State::default();
+        let of_run = |pid| Governed {
+            socket: format!("/run/pagetide/run-3/{pid}.sock").into(),
+            ..process(pid, 10)
+        };
+        state.update(vec![of_run(7), of_run(8)], Duration::from_secs(1));
+        let pids: Vec<u32> = state.rows.iter().map(|row| row.process.pid).collect();
+        assert_eq!(pids, [3, 7, 8]);
+        for key in ['+', '-', 'l'] {
+            assert_eq!(press(&mut state, KeyCode::Char(key)), Action::None);
+            assert!(state.message.contains("run 3 has a budget of its own"));
+            assert_eq!(state.input, None);
+        }
+        press(&mut state, KeyCode::Down);
+        assert_eq!(limit_of(press(&mut state, KeyCode::Char('+'))).0, 7);
     }
 
     #[test]

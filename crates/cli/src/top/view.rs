@@ -9,7 +9,7 @@ use ratatui::widgets::{
     Block, Borders, Cell, Paragraph, Row as TableRow, Sparkline, Table, TableState,
 };
 
-use super::state::{Row, Server, State, Whose};
+use super::state::{Row, Server, State};
 use crate::bound;
 use crate::commands::served::ahead;
 use crate::governed::bound_of;
@@ -50,21 +50,20 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
 }
 
 fn totals_line(state: &State) -> Line<'static> {
+    let processes = || state.rows.iter().filter(|row| !row.is_run());
     let sum = |counter: fn(&Statistics) -> u64| {
-        state
-            .rows
-            .iter()
+        processes()
             .map(|row| counter(&row.process.reading.statistics))
             .fold(0u64, u64::saturating_add)
     };
-    let faults: f64 = state.rows.iter().map(|row| row.rates.faults).sum();
+    let faults: f64 = processes().map(|row| row.rates.faults).sum();
     Line::from(vec![
         Span::from("pagetide").bold(),
         Span::from(format!(
             "  {} governed   resident {} of {}   in all {}   {} faults/s",
-            state.rows.len(),
+            processes().count(),
             Bytes(sum(|s| s.resident_bytes)),
-            Bytes(bound_of(state.rows.iter().map(|row| &row.process))),
+            Bytes(bound_of(processes().map(|row| &row.process))),
             Bytes(sum(|s| s.memory_bytes)),
             Count(faults)
         )),
@@ -214,7 +213,7 @@ fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
             ShortNanoseconds(latency.p99)
         )),
         Column::Memory => Cell::from(Bytes(s.memory_bytes).to_string()),
-        Column::Command => Cell::from(printable(&s.command)),
+        Column::Command => Cell::from(format!("{}{}", row.place.branch(), printable(&s.command))),
     }))
 }
 
@@ -257,7 +256,8 @@ fn of_bound(s: &Statistics) -> String {
 fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
     let s = &row.process.reading.statistics;
     let latency = &s.fault_latency_ns;
-    let title = format!(" {} {} ", row.process.pid, printable(&s.command));
+    let kind = if row.is_run() { "run " } else { "" };
+    let title = format!(" {kind}{} {} ", row.process.pid, printable(&s.command));
     let block = Block::new().borders(Borders::TOP).title(title);
     let inside = block.inner(area);
     frame.render_widget(block, area);
@@ -323,7 +323,7 @@ fn keys_line(state: &State) -> Line<'static> {
     match (&state.input, state.selected_row()) {
         (Some(input), Some(row)) => Line::from(format!(
             "new budget for {}: {input}_   (such as 256M or 25%; Enter, Esc)",
-            Whose::of(&row.process).name()
+            row.whose().map_or(String::new(), |whose| whose.name())
         ))
         .bold(),
         _ if !state.message.is_empty() => Line::from(state.message.clone()).reversed(),
@@ -430,6 +430,27 @@ mod tests {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
         assert!(!text.contains("9005"), "{text}");
+    }
+
+    #[test]
+    fn a_run_stands_above_its_processes_and_counts_once() {
+        let mut processes: Vec<Governed> = (some_state().rows.into_iter())
+            .map(|row| row.process)
+            .collect();
+        for process in &mut processes {
+            process.socket = format!("/run/pagetide/run-3/{}.sock", process.pid).into();
+        }
+        let mut state = State::default();
+        state.update(processes, Duration::from_millis(500));
+        let text = screen(&state, 80, 24);
+        for expected in [
+            "2 governed   resident 500 MiB of 512 MiB",
+            "\u{251c} python",
+            "\u{2514} python",
+            " run 3 2 processes ",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in\n{text}");
+        }
     }
 
     #[test]
