@@ -420,8 +420,20 @@ fn dashboard_and_alerts_name_what_is_exported() {
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
         .collect();
     let monitoring = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/monitoring");
-    for file in ["dashboard.json", "alerts.yml"] {
+    let budget_of_run = "pagetide_run_budget_bytes";
+    for (file, needed) in [
+        ("dashboard.json", ["pagetide_memory_bytes", budget_of_run]),
+        (
+            "alerts.yml",
+            ["pagetide_over_memory_budget_bytes", budget_of_run],
+        ),
+    ] {
         let text = std::fs::read_to_string(format!("{monitoring}/{file}")).unwrap();
+        for name in needed {
+            assert!(text.contains(name), "{file}: {name}");
+        }
+        // The budget is the run's.
+        assert!(!text.contains("limit PID"), "{file}");
         let mut named = 0;
         for (at, _) in text.match_indices("pagetide_") {
             let name = text[at..].split(|c: char| !(c == '_' || c.is_ascii_lowercase()));
