@@ -128,7 +128,12 @@ impl FromStr for Resident {
             Some("") => return Ok(Resident::Automatic { slowdown: SLOWDOWN }),
             Some(rest) => rest.strip_prefix(':'),
             None => {
-                let size = text.parse().map_err(|error: SizeError| error.to_string());
+                let size = text.parse().map_err(|error: SizeError| match error {
+                    SizeError::Malformed(_) => {
+                        format!("{error}, or auto or auto:10%, which follows what the program uses")
+                    }
+                    other => other.to_string(),
+                });
                 return size.map(Resident::Fixed);
             }
         };
@@ -336,5 +341,15 @@ mod tests {
             assert!(text.len() <= 5, "{ns}: {text}");
             ns += 1 + ns / 7;
         }
+    }
+
+    #[test]
+    fn what_may_be_a_budget_is_said_in_full() {
+        let said = "abc".parse::<Resident>().unwrap_err();
+        for way in ["'abc' is not a size", "256M", "25%", "auto:10%"] {
+            assert!(said.contains(way), "{way} is not in: {said}");
+        }
+        let small = "1K".parse::<Resident>().unwrap_err();
+        assert!(!small.contains("auto"), "{small}");
     }
 }
