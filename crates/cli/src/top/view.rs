@@ -58,10 +58,10 @@ fn totals_line(state: &State) -> Line<'static> {
     };
     let faults: f64 = processes().map(|row| row.rates.faults).sum();
     Line::from(vec![
-        Span::from("pagetide").bold(),
+        Span::from(format!("{} governed", processes().count())).bold(),
+        // All of it has room in 80 columns.
         Span::from(format!(
-            "  {} governed   resident {} of {}   in all {}   {} faults/s",
-            processes().count(),
+            "   resident {} of {}   in all {}   {} faults/s",
             Bytes(sum(|s| s.resident_bytes)),
             Bytes(bound_of(processes().map(|row| &row.process))),
             Bytes(sum(|s| s.memory_bytes)),
@@ -364,6 +364,7 @@ mod tests {
                 budget_bytes: 256 << 20,
                 resident_bytes: 250 << 20,
                 store_bytes: 300 << 20,
+                memory_bytes: 550 << 20,
                 faults,
                 fetched_pages: faults,
                 writebacks: faults / 2,
@@ -409,6 +410,11 @@ mod tests {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
         assert!(!text.contains('\x1b'));
+        let totals = text.lines().next().unwrap();
+        assert!(
+            totals.ends_with(" in all 1.07 GiB   19.4 k faults/s"),
+            "{text}"
+        );
     }
 
     #[test]
