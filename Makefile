@@ -16,6 +16,12 @@ KERNELS_OPTIONS ?=
 PYTHON ?= python3
 PYTHON_PROFILE ?= release
 
+# Where shells look for completions, and udev for rules. Not every udev reads those of /usr/local.
+BASH_COMPLETION = $(PREFIX)/share/bash-completion/completions/pagetide
+ZSH_COMPLETION = $(PREFIX)/share/zsh/site-functions/_pagetide
+FISH_COMPLETION = $(PREFIX)/share/fish/vendor_completions.d/pagetide.fish
+UDEV_RULE = $(if $(filter /usr,$(PREFIX)),/usr/lib,/etc)/udev/rules.d/60-pagetide.rules
+
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
 TESTS := crates/cli/tests
@@ -36,10 +42,17 @@ install:
 	install -D -m 755 $(RELEASE)/libpagetide_preload.so $(DESTDIR)$(PREFIX)/lib/pagetide/libpagetide_preload.so
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1
 	$(RELEASE)/pagetide man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(dir $(BASH_COMPLETION)) $(DESTDIR)$(dir $(ZSH_COMPLETION)) $(DESTDIR)$(dir $(FISH_COMPLETION))
+	$(RELEASE)/pagetide completions bash >$(DESTDIR)$(BASH_COMPLETION)
+	$(RELEASE)/pagetide completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
+	$(RELEASE)/pagetide completions fish >$(DESTDIR)$(FISH_COMPLETION)
+	install -D -m 644 packaging/60-pagetide.rules $(DESTDIR)$(UDEV_RULE)
+	@test -n "$(DESTDIR)" || getent group pagetide >/dev/null || echo "for users other than root: groupadd --system pagetide, usermod -aG pagetide USER, and udevadm trigger --name-match=userfaultfd"
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide-bench $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1 $(DESTDIR)$(PREFIX)/share/man/man1/pagetide-*.1
 	rm -rf $(DESTDIR)$(PREFIX)/lib/pagetide
+	rm -f $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION) $(DESTDIR)$(UDEV_RULE)
 	rm -f $(DESTDIR)$(PREFIX)/lib/libpagetide.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/pagetide.pc $(DESTDIR)$(PREFIX)/include/pagetide.h
 
 # The C libraries, in target/capi.

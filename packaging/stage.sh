@@ -20,12 +20,18 @@ chmod 755 "$to/bin/pagetide"
 chmod 644 "$to/lib/pagetide/libpagetide_preload.so"
 
 "$build/pagetide" man "$to/share/man/man1"
+# The command that `pagetide bench` runs stays with its sources, and so does its page.
+rm -f "$to/share/man/man1/pagetide-bench.1"
 "$build/pagetide" completions bash >"$to/share/bash-completion/completions/pagetide"
 "$build/pagetide" completions zsh >"$to/share/zsh/vendor-completions/_pagetide"
 "$build/pagetide" completions fish >"$to/share/fish/vendor_completions.d/pagetide.fish"
 
-for file in README.md CHANGELOG.md SECURITY.md; do
+for file in README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md; do
     install -m 644 "$here/$file" "$to/share/doc/pagetide/$file"
+done
+# Their links lead to each other, to the decisions and to the pictures.
+(cd "$here" && find docs -type f) | while read -r file; do
+    install -D -m 644 "$here/$file" "$to/share/doc/pagetide/$file"
 done
 for folder in monitoring systemd kubernetes; do
     install -d "$to/share/doc/pagetide/examples/$folder"

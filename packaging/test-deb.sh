@@ -69,9 +69,10 @@ check "there is a group" [ -n "$group" ]
 check "it says its version" inside pagetide --version
 for file in bin/pagetide lib/pagetide/libpagetide_preload.so share/man/man1/pagetide.1.gz share/man/man1/pagetide-run.1.gz \
     share/bash-completion/completions/pagetide share/zsh/vendor-completions/_pagetide share/fish/vendor_completions.d/pagetide.fish \
-    lib/udev/rules.d/60-pagetide.rules share/doc/pagetide/copyright; do
+    lib/udev/rules.d/60-pagetide.rules share/doc/pagetide/copyright share/doc/pagetide/README.md share/doc/pagetide/docs/statistics.md; do
     check "$file is there" [ -s "$root/usr/$file" ]
 done
+check "no page of a command that is not there" [ ! -e "$root/usr/share/man/man1/pagetide-bench.1.gz" ]
 check "bash takes the completions" inside bash -n /usr/share/bash-completion/completions/pagetide
 check "doctor finds that run works" inside sh -c 'pagetide doctor >/doctor.txt; code=$?; [ $code -le 1 ] || { cat /doctor.txt; exit $code; }'
 check "a program runs" inside pagetide run -- true

@@ -1,4 +1,6 @@
 //! How much memory a process needs, as it was measured: a table for people, an object for programs.
+pub mod run;
+
 use std::fmt::Write as _;
 
 use pagetide_pager::measure::forecast::Forecast;
@@ -12,6 +14,16 @@ use crate::text::printable;
 
 /// Memory is recommended with which a program takes so much of its time.
 const SLOWDOWN: f64 = 1.1;
+/// Fewer looks at pages that were used again tell nothing.
+const USES_MIN: u64 = 32;
+/// A program that works or waits for less of the time, in hundredths, is idle; if that was seen for
+/// so long.
+const BUSY_MIN: u64 = 1;
+const IDLE_NS_MIN: u64 = 500_000_000;
+/// What the halves of the time say may differ by so many times.
+const SPREAD_MAX: u64 = 2;
+/// What was measured for less is mostly how the program starts.
+const SECONDS_MIN: f64 = 5.0;
 /// Shares of what is in use, in hundredths.
 const SHARES: [u64; 10] = [100, 95, 90, 80, 70, 60, 50, 40, 30, 20];
 
@@ -46,15 +58,17 @@ pub struct Need {
     knee_bytes: Option<u64>,
     /// The least with which the program is expected to take a tenth longer.
     recommended_bytes: u64,
-    /// What is expected with that.
+    /// The least and the most of what is recommended by all that was seen, and by its halves.
+    recommended_bytes_min: u64,
+    recommended_bytes_max: u64,
+    /// What is expected with what is recommended.
     recommended: Point,
 }
 
 impl Need {
     /// From what was measured; none if that is too little to tell anything.
     pub fn of(measured: &Measured) -> Option<Need> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let forecast = Forecast::of(measured, processors)?;
+        let forecast = forecast(measured)?;
         let pages_max = forecast.pages_max();
         let point = |pages: u64| Point {
             bytes: pages * PAGE_BYTES,
@@ -64,7 +78,15 @@ impl Need {
             misses_per_second: forecast.misses_per_second(pages),
         };
         let least = forecast.least_for(SLOWDOWN);
+        // By a half in which too little was seen nothing is said.
+        let halves = halves(measured);
+        let halves = halves.iter().filter_map(self::forecast);
+        let of_halves: Vec<u64> = halves.map(|half| half.least_for(SLOWDOWN)).collect();
+        let bytes_of = |pages: u64| pages * PAGE_BYTES;
+        let (min, max) = (of_halves.iter().min(), of_halves.iter().max());
         Some(Need {
+            recommended_bytes_min: bytes_of(min.map_or(least, |pages| least.min(*pages))),
+            recommended_bytes_max: bytes_of(max.map_or(least, |pages| least.max(*pages))),
             seconds: forecast.seconds(),
             in_use_bytes_max: pages_max * PAGE_BYTES,
             one_page_in: measured.one_in,
@@ -79,6 +101,12 @@ impl Need {
     /// The least with which the program is expected to take a tenth longer, in bytes.
     pub fn recommended_bytes(&self) -> u64 {
         self.recommended_bytes
+    }
+
+    /// How sure that is, in words.
+    fn certainty(&self) -> String {
+        let (min, max) = (self.recommended_bytes_min, self.recommended_bytes_max);
+        certainty(self.seconds, min, max)
     }
 
     /// What is expected with shares of what is in use.
@@ -106,11 +134,13 @@ impl Need {
             points,
             knee_bytes: None,
             recommended_bytes,
+            recommended_bytes_min: recommended_bytes,
+            recommended_bytes_max: recommended_bytes,
         }
     }
 
-    /// A table, and the line to take, which begins with `option`.
-    fn describe(&self, option: &str) -> String {
+    /// A table.
+    fn describe(&self) -> String {
         let mut table = Table::new(&["MEMORY", "SHARE", "EXPECTED TIME", "MISSES/S"], &[]);
         for point in &self.points {
             table.push(vec![
@@ -131,135 +161,129 @@ impl Need {
         if let Some(bytes) = self.knee_bytes {
             let _ = writeln!(text, "the curve bends at {}", Bytes(bytes));
         }
-        let _ = writeln!(
-            text,
-            "{option} {}M: {:.0} % less memory, expected to take {:.0} % longer",
+        text
+    }
+
+    /// The line to take.
+    fn recommend(&self) -> String {
+        let certainty = bracketed(&self.certainty());
+        format!(
+            "--resident {}M: {:.0} % less memory, expected to take {:.0} % longer{certainty}\n",
             self.recommended_bytes.div_ceil(1 << 20),
             100.0 * (1.0 - self.recommended.share),
             100.0 * (self.recommended.expected_time - 1.0)
-        );
-        text
+        )
     }
+}
+
+/// How sure something is that was measured in so many seconds, and by halves is so much, in words.
+fn certainty(seconds: f64, min_bytes: u64, max_bytes: u64) -> String {
+    let [min, max] = [min_bytes, max_bytes].map(|bytes| bytes.div_ceil(1 << 20));
+    let mut text = match min == max {
+        true => String::new(),
+        false => format!("by the halves of the time and of the looks, from {min}M to {max}M"),
+    };
+    let why = match (seconds < SECONDS_MIN, max > min * SPREAD_MAX) {
+        (true, _) => "so short a time tells little",
+        (_, true) => "the program changes, or too little was seen",
+        _ => return text,
+    };
+    if !text.is_empty() {
+        text.push_str("; ");
+    }
+    text + why + ": take it for a guess, and measure for longer"
+}
+
+/// In brackets, if there is anything to say.
+fn bracketed(text: &str) -> String {
+    match text {
+        "" => String::new(),
+        text => format!(" ({text})"),
+    }
+}
+
+/// What follows from what was measured; none if that is too little to tell anything.
+fn forecast(measured: &Measured) -> Option<Forecast> {
+    let tells = uses(measured) >= USES_MIN && !is_idle(measured);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    Forecast::of(measured, processors).filter(|_| tells)
+}
+
+/// Looks at pages that were used again.
+fn uses(measured: &Measured) -> u64 {
+    let used = measured.parts.iter().flat_map(|part| &part.used);
+    used.map(|count| u64::from(*count)).sum()
+}
+
+/// Whether the program hardly did anything meanwhile, so that nothing it has seems to be needed.
+fn is_idle(measured: &Measured) -> bool {
+    let waited_ns = uses(measured).saturating_mul(measured.fetch_wait_ns);
+    let busy_ns = measured.program_cpu_ns.saturating_add(waited_ns);
+    let lasted = measured.elapsed_ns >= IDLE_NS_MIN;
+    lasted && busy_ns.saturating_mul(100) < measured.elapsed_ns.saturating_mul(BUSY_MIN)
+}
+
+/// What was measured without the looks of one half of the time and of the other, and without every
+/// other part's and the others': phases differ in the first two, and chance in all.
+fn halves(measured: &Measured) -> [Measured; 4] {
+    let parts = measured.elapsed_ns.div_ceil(measured.part_ns.max(1)) as usize;
+    let only = |is_of_it: &dyn Fn(usize) -> bool| {
+        let mut half = measured.clone();
+        let others = half.parts.iter_mut().enumerate();
+        for (_, part) in others.filter(|(index, _)| !is_of_it(*index)) {
+            for counts in [&mut part.used, &mut part.gone, &mut part.open] {
+                counts.fill(0);
+            }
+        }
+        half
+    };
+    [
+        only(&|index| index < parts / 2),
+        only(&|index| index >= parts / 2),
+        only(&|index| index.is_multiple_of(2)),
+        only(&|index| !index.is_multiple_of(2)),
+    ]
+}
+
+/// Why nothing is said of what a process needs.
+fn unknown(measured: Option<&Measured>) -> String {
+    let Some(measured) = measured else {
+        return "nothing was measured: too little was seen to tell what it needs\n".to_owned();
+    };
+    let (what, step) = match is_idle(measured) {
+        true => ("nothing was measured", "measure it while it works"),
+        false => (
+            "too little was seen to tell what it needs",
+            "use more memory",
+        ),
+    };
+    format!(
+        "{what}: in {:.1} s it ran for {:.2} s, and used {} of {} pages that were looked at; \
+         measure for longer, or {step}\n",
+        measured.elapsed_ns as f64 / 1e9,
+        measured.program_cpu_ns as f64 / 1e9,
+        uses(measured),
+        measured.takes
+    )
 }
 
 /// What was measured of a process, for people.
 pub fn describe(process: &Governed) -> String {
-    described(process, "--resident")
+    let recommended = need_of(process).map_or(String::new(), |need| need.recommend());
+    described(process) + &recommended
 }
 
-fn described(process: &Governed, option: &str) -> String {
+fn described(process: &Governed) -> String {
     let command = printable(&process.reading.statistics.command);
-    let text = need_of(process).map_or_else(
-        || {
-            "too little was seen to tell what it needs: let it run for longer, or use more memory\n"
-                .to_owned()
-        },
-        |need| need.describe(option),
-    );
+    let text = match need_of(process) {
+        Some(need) => need.describe(),
+        None => unknown(process.reading.measured.as_ref()),
+    };
     format!("process {} {command}\n{text}", process.pid)
 }
 
 fn need_of(process: &Governed) -> Option<Need> {
     process.reading.measured.as_ref().and_then(Need::of)
-}
-
-/// What was measured of the processes of a run, for people: of several the largest in full, what
-/// each needs, and what all need together.
-pub fn describe_run(processes: &[Governed]) -> Option<String> {
-    /// The largest get a line each.
-    const LINES_MAX: usize = 16;
-    let largest = largest(processes)?;
-    if processes.len() == 1 {
-        return Some(describe(largest));
-    }
-    let mut table = Table::new(&["PID", "IN USE", "NEEDS", "COMMAND"], &[3]);
-    let mut listed: Vec<&Governed> = processes.iter().collect();
-    listed.sort_by_key(|process| std::cmp::Reverse(needed_bytes(process)));
-    for process in listed.iter().take(LINES_MAX) {
-        let s = &process.reading.statistics;
-        let needs = need_of(process).map(|need| Bytes(need.recommended_bytes).to_string());
-        table.push(vec![
-            process.pid.to_string(),
-            Bytes(s.resident_bytes_max).to_string(),
-            needs.unwrap_or("not known".into()),
-            printable(&s.command).chars().take(60).collect(),
-        ]);
-    }
-    let more = match processes.len().saturating_sub(LINES_MAX) {
-        0 => String::new(),
-        more => format!("and {more} smaller ones\n"),
-    };
-    let Together {
-        bytes,
-        processes: n,
-    } = together(processes)?;
-    let count = processes.len();
-    Some(format!(
-        "the largest of {count}: {}what each needs to take no more than 10 % longer:\n{table}{more}\
-         --resident {}M for the run: what its processes need together, of which {n} ran at a time; \
-         of those not known, all that they used\n",
-        described(largest, "--per-process --resident"),
-        bytes.div_ceil(1 << 20),
-    ))
-}
-
-/// What a process needs: as was measured, or all that it had.
-fn needed_bytes(process: &Governed) -> u64 {
-    let had = process.reading.statistics.resident_bytes_max;
-    need_of(process).map_or(had, |need| need.recommended_bytes())
-}
-
-/// What processes need at a time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Together {
-    /// All of them.
-    pub bytes: u64,
-    /// So many.
-    pub processes: usize,
-}
-
-/// The most that processes of a run need at a time; none if nothing is known of any.
-pub fn together(processes: &[Governed]) -> Option<Together> {
-    processes.iter().find_map(need_of)?;
-    let mut moments: Vec<(u64, bool, u64)> = Vec::new();
-    for process in processes {
-        let (reading, bytes) = (&process.reading, needed_bytes(process));
-        let lasted_ns = (reading.statistics.wall_seconds * 1e9) as u64;
-        moments.push((reading.started_ns, true, bytes));
-        moments.push((reading.started_ns.saturating_add(lasted_ns), false, bytes));
-    }
-    // Who has ended makes room for who begins.
-    moments.sort_unstable();
-    let mut now = Together {
-        bytes: 0,
-        processes: 0,
-    };
-    let mut most = now;
-    for (_, begins, bytes) in moments {
-        now = match begins {
-            true => Together {
-                bytes: now.bytes + bytes,
-                processes: now.processes + 1,
-            },
-            false => Together {
-                bytes: now.bytes.saturating_sub(bytes),
-                processes: now.processes.saturating_sub(1),
-            },
-        };
-        if now.bytes > most.bytes {
-            most = now;
-        }
-    }
-    Some(most)
-}
-
-/// Of the processes of a run, that which used most memory.
-pub fn largest(processes: &[Governed]) -> Option<&Governed> {
-    let in_use = |process: &&Governed| {
-        let measured = process.reading.measured.as_ref();
-        measured.map_or(0, |measured| measured.pages_max)
-    };
-    processes.iter().max_by_key(in_use)
 }
 
 #[cfg(test)]
@@ -274,7 +298,7 @@ mod tests {
 
     /// One that begins after so many seconds and takes 60, uses `pages` again within 0.1 s, and
     /// nine times as many within 10 s; or one of which nothing was measured.
-    fn process(pid: u32, begins: u64, pages: Option<u64>) -> Governed {
+    pub fn process(pid: u32, begins: u64, pages: Option<u64>) -> Governed {
         let part = |pages: u64| {
             let mut used = vec![0; AGES];
             used[age_class(90_000_000)] = pages as u32;
@@ -318,40 +342,55 @@ mod tests {
     }
 
     #[test]
-    fn what_processes_need_that_ran_at_a_time_is_added_up() {
-        let one = process(1, 0, Some(1000));
-        let alone = together(std::slice::from_ref(&one)).unwrap();
-        assert_eq!(alone.bytes, need_of(&one).unwrap().recommended_bytes());
-        let after = [one.clone(), process(2, 60, Some(1000))];
-        assert_eq!(together(&after), Some(alone), "one after the other");
-        let beside = [one.clone(), process(2, 30, Some(1000))];
-        let both = together(&beside).unwrap();
-        assert_eq!((both.bytes, both.processes), (2 * alone.bytes, 2));
-        let unknown = [one, process(2, 30, None)];
-        assert_eq!(together(&unknown).unwrap().bytes, alone.bytes + (40 << 20));
-        assert_eq!(together(&unknown[1..]), None);
+    fn of_a_program_that_was_idle_nothing_is_recommended() {
+        let mut idle = process(1, 0, Some(1000));
+        let measured = idle.reading.measured.as_mut().unwrap();
+        (measured.program_cpu_ns, measured.fetch_wait_ns) = (SECOND / 10, 1000);
+        let text = describe(&idle);
+        assert!(
+            text.contains("\nnothing was measured: in 60.0 s it ran for 0.10 s"),
+            "{text}"
+        );
+        assert!(!text.contains("--resident"), "{text}");
+        // Neither if hardly a look came to anything.
+        let mut quiet = process(1, 0, Some(1000));
+        let measured = quiet.reading.measured.as_mut().unwrap();
+        measured.parts[0].used.fill(0);
+        measured.parts[0].used[age_class(SECOND)] = 31;
+        let text = describe(&quiet);
+        assert!(text.contains("too little was seen"), "{text}");
     }
 
     #[test]
-    fn of_several_processes_each_has_a_line_and_the_run_the_last() {
-        let both = [process(1, 0, Some(1000)), process(2, 30, None)];
-        let text = describe_run(&both).unwrap();
+    fn how_sure_a_recommendation_is_stands_beside_it() {
+        let steady = process(1, 0, Some(1000));
+        let text = describe(&steady);
+        assert!(text.trim_end().ends_with(" % longer"), "{text}");
+        // Two phases: in the second, nine tenths of the pages are used all the time.
+        let mut phases = process(1, 0, Some(1000));
+        let measured = phases.reading.measured.as_mut().unwrap();
+        measured.part_ns = 30 * SECOND;
+        let mut second = measured.parts[0].clone();
+        second.used.fill(0);
+        second.used[age_class(90_000_000)] = 9000;
+        measured.parts.push(second);
+        let text = describe(&phases);
         assert!(
-            text.starts_with("the largest of 2: process 1 sort\n"),
+            text.contains("by the halves of the time and of the looks, from "),
             "{text}"
         );
-        assert!(text.contains("\n--per-process --resident "), "{text}");
-        assert!(text.contains("not known  sort"), "{text}");
-        let last = text.lines().last().unwrap();
-        let bytes = together(&both).unwrap().bytes.div_ceil(1 << 20);
         assert!(
-            last.starts_with(&format!("--resident {bytes}M for the run")),
+            text.contains("M; the program changes, or too little was seen: take"),
             "{text}"
         );
-        let one = describe_run(&both[..1]).unwrap();
+        // A second.
+        let mut short = process(1, 0, Some(1000));
+        let measured = short.reading.measured.as_mut().unwrap();
+        (measured.elapsed_ns, measured.part_ns) = (SECOND, SECOND);
+        let text = describe(&short);
         assert!(
-            one.starts_with("process 1 sort\n") && one.contains("\n--resident "),
-            "{one}"
+            text.contains("(so short a time tells little: take it for a guess"),
+            "{text}"
         );
     }
 }

@@ -8,8 +8,8 @@ use pagetide_pager::protocol::refusal::Cause;
 pub const OF_PROCESSES: &str =
     "Exit codes: 0 done; 1 it could not be done, the message says why; 2 wrong arguments.";
 /// Those of `doctor`.
-pub const OF_DOCTOR: &str =
-    "Exit codes: 0 run works fully; 1 it works, degraded; 2 wrong arguments; 3 it does not work.";
+pub const OF_DOCTOR: &str = "Exit codes: 0 run works fully; 1 it works, degraded; \
+    2 wrong arguments; 3 it does not work; 4 stdout cannot be written.";
 /// Those of `snapshot` and what is below it.
 pub const OF_SNAPSHOTS: &str = "Exit codes: 0 done; 1 diff: pages differ, or the two cannot be \
     compared; 2 wrong arguments; \
@@ -17,8 +17,8 @@ pub const OF_SNAPSHOTS: &str = "Exit codes: 0 done; 1 diff: pages differ, or the
      cannot be written; 5 a block of a file is damaged. Of several failures the highest code \
      counts.";
 /// Those of `store` and what is below it.
-pub const OF_STORES: &str =
-    "Exit codes: 0 done; 2 wrong arguments; 4 the store or its server cannot be reached or used.";
+pub const OF_STORES: &str = "Exit codes: 0 done; 1 stdout cannot be written; 2 wrong arguments; \
+    4 the store or its server cannot be reached or used.";
 /// Those of `serve` and what is below it.
 pub const OF_SERVE: &str = "Exit codes: 0 ended by a signal; 1 it cannot listen on a socket; 2 \
     wrong arguments; \
@@ -29,18 +29,18 @@ pub const OF_SERVE_CRIU: &str = "Exit codes: 0 every task has all its pages, or 
     restore failed, or it cannot listen; 2 wrong arguments; \
      4 an image or the page server cannot be used; 5 pages were lost.";
 /// Those of `pack`.
-pub const OF_PACK: &str = "Exit codes: 0 done; 1 the store is full; 2 wrong arguments; 4 the store \
-    or an image cannot be used; 5 pages that were packed before are lost.";
+pub const OF_PACK: &str = "Exit codes: 0 done; 1 the store is full; 2 wrong arguments; \
+    4 the store, an image or stdout cannot be used; 5 pages that were packed before are lost.";
 /// Those of `lock`.
 pub const OF_LOCK: &str = "Exit codes: 0 done, or ended by a signal; 1 it could not be done; 2 \
     wrong arguments; \
      3 memory cannot be locked, the message has the fix; 4 a file cannot be opened or read.";
 /// Those of `residency`.
-pub const OF_RESIDENCY: &str =
-    "Exit codes: 0 done; 2 wrong arguments; 4 a file cannot be opened or looked at.";
+pub const OF_RESIDENCY: &str = "Exit codes: 0 done; 1 stdout cannot be written; 2 wrong arguments; \
+    4 a file cannot be opened or looked at.";
 /// Those of `locks`.
-pub const OF_LOCKS: &str = "Exit codes: 0 done; 1 there is no such process; 2 wrong arguments; 3 \
-    its memory may not be looked at.";
+pub const OF_LOCKS: &str = "Exit codes: 0 done; 1 there is no such process, \
+    or stdout cannot be written; 2 wrong arguments; 3 its memory may not be looked at.";
 
 /// Why the command ended, where it was not the governed program that said so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +72,8 @@ impl Exit {
         (
             Exit::Failed,
             "ps, stat, limit, top, metrics, locks, serve: could not be done; pack: the store is \
-             full; doctor: run works, degraded; snapshot diff: pages differ",
+             full; doctor: run works, degraded; snapshot diff: pages differ; others but run: \
+             stdout cannot be written",
         ),
         (Exit::Usage, "wrong arguments"),
         (
@@ -82,7 +83,8 @@ impl Exit {
         ),
         (
             Exit::Store,
-            "the store, its server, or a file cannot be opened or is not what it should be",
+            "the store, its server, or a file cannot be opened or is not what it should be; \
+             doctor, pack, snapshot: stdout cannot be written",
         ),
         (
             Exit::DataLost,

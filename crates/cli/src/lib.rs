@@ -8,6 +8,8 @@
 // Inner documentation, read with the source: it names what is private.
 #![allow(rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
+// They panic where there is no room: `commands::print` and `commands::told` do not.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod agent;
 pub mod args;
@@ -35,8 +37,7 @@ pub mod size;
 pub mod table;
 pub mod text;
 pub mod top;
-
-use std::io::Write as _;
+pub mod whole;
 
 use clap::Parser as _;
 
@@ -45,28 +46,35 @@ use crate::exit::{Exit, Failure};
 
 /// Runs the command line and returns the exit code.
 pub fn main() -> u8 {
+    commanded().unwrap_or_else(|failure| {
+        commands::told(&failure.to_string());
+        failure.exit.code()
+    })
+}
+
+fn commanded() -> Result<u8, Failure> {
     let inherited = launch::inherited::Inherited::read();
-    if let Some(is_answered) = commands::completions::answer(std::env::args_os()) {
-        return if is_answered { Exit::Ok } else { Exit::Failed }.code();
+    if let Some(code) = commands::completions::answer(std::env::args_os()) {
+        return Ok(code);
     }
     let words = commands::serve::names::expanded(std::env::args_os());
     let arguments = match Arguments::try_parse_from(words) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            let code = if error.use_stderr() {
-                Exit::Usage
-            } else {
-                Exit::Ok
-            };
+        Err(error) if error.use_stderr() => {
+            // A closed stderr leaves nobody to tell.
             let _ = error.print();
-            return code.code();
+            return Ok(Exit::Usage.code());
+        }
+        // Help, or the version.
+        Err(asked) => {
+            commands::printed(asked.print())?;
+            return Ok(Exit::Ok.code());
         }
     };
     if let Err(unknown) = pagetide_kernel::mask::check_environment() {
-        let _ = writeln!(std::io::stderr(), "pagetide: {unknown}");
-        return Exit::Usage.code();
+        return Err(Failure::new(Exit::Usage, unknown.to_string()));
     }
-    let result = match arguments.command {
+    match arguments.command {
         Command::Run(options) => launch::run(&options, &inherited),
         Command::Ps {
             json,
@@ -103,10 +111,5 @@ pub fn main() -> u8 {
         Command::Bench { arguments } => commands::bench::bench(&arguments),
         Command::Completions { shell } => commands::completions::completions(shell),
         Command::Man { directory } => commands::pages::man(directory.as_deref()),
-    };
-    result.unwrap_or_else(|failure: Failure| {
-        // A closed stderr leaves nobody to tell.
-        let _ = writeln!(std::io::stderr(), "pagetide: {failure}");
-        failure.exit.code()
-    })
+    }
 }

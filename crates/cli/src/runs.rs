@@ -48,8 +48,10 @@ pub fn of_launcher(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
 }
 
 /// A budget that the processes of a run have in common.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Common {
+    /// The process ID of the run's launcher.
+    pub run: u32,
     /// The file that says who has how much of it.
     pub tree: PathBuf,
     /// A process of the run, or its launcher.
@@ -66,14 +68,30 @@ pub fn common_of(pid: u32, bases: &Bases) -> Option<Common> {
         let tree = files::tree(&run);
         let living = governed::living(&run);
         if governed::is_launcher(pid) || living.iter().any(|process| process.pid == pid) {
-            return Some(Common { tree, pid });
+            return Some(Common {
+                run: pid,
+                tree,
+                pid,
+            });
         }
         let goes_on = living.into_iter().find(nameable())?;
         let is_another = || all(bases).iter().any(|process| process.pid == pid);
         (!is_another()).then_some(Common {
+            run: pid,
             tree,
             pid: goes_on.pid,
         })
+    })
+}
+
+/// The common budget that `process` has a part of; none if it has one of its own.
+pub fn common_with(process: &Governed) -> Option<Common> {
+    let has_part = process.reading.statistics.run_budget_bytes > 0;
+    let directory = process.socket.parent().filter(|_| has_part)?;
+    Some(Common {
+        run: process.run()?,
+        tree: files::tree(directory),
+        pid: process.pid,
     })
 }
 

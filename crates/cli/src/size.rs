@@ -128,7 +128,12 @@ impl FromStr for Resident {
             Some("") => return Ok(Resident::Automatic { slowdown: SLOWDOWN }),
             Some(rest) => rest.strip_prefix(':'),
             None => {
-                let size = text.parse().map_err(|error: SizeError| error.to_string());
+                let size = text.parse().map_err(|error: SizeError| match error {
+                    SizeError::Malformed(_) => {
+                        format!("{error}, or auto or auto:10%, which follows what the program uses")
+                    }
+                    other => other.to_string(),
+                });
                 return size.map(Resident::Fixed);
             }
         };
@@ -178,7 +183,28 @@ pub struct Count(pub f64);
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(scaled(self.0, 1000.0, &["", "k", "M", "G"]).trim_end())
+        // A sum of no numbers is -0.
+        f.pad(scaled(self.0 + 0.0, 1000.0, &["", "k", "M", "G"]).trim_end())
+    }
+}
+
+/// The same as [`Nanoseconds`] in at most five characters, for narrow columns: `850ns`, `12us`,
+/// `3.2ms`.
+#[derive(Debug, Clone, Copy)]
+pub struct ShortNanoseconds(pub u64);
+
+impl fmt::Display for ShortNanoseconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (mut value, mut units) = (self.0 as f64, ["ns", "us", "ms", "s"].into_iter());
+        let mut unit = units.next().unwrap_or_default();
+        // 0.5 below the step rounds up to it.
+        while value >= 999.5
+            && let Some(next) = units.next()
+        {
+            (value, unit) = (value / 1000.0, next);
+        }
+        let digits = usize::from(unit != "ns" && value < 9.95);
+        f.pad(&format!("{value:.digits$}{unit}"))
     }
 }
 
@@ -292,5 +318,38 @@ mod tests {
         assert_eq!(Nanoseconds(12_500).to_string(), "12.5 us");
         assert_eq!(Count(12_500.0).to_string(), "12.5 k");
         assert_eq!(Count(17.0).to_string(), "17");
+        assert_eq!(Count(std::iter::empty::<f64>().sum()).to_string(), "0");
+    }
+
+    #[test]
+    fn short_times_have_five_characters_at_most() {
+        for (ns, text) in [
+            (0, "0ns"),
+            (850, "850ns"),
+            (1180, "1.2us"),
+            (9_960, "10us"),
+            (64_300, "64us"),
+            (999_499, "999us"),
+            (999_500, "1.0ms"),
+            (3_200_000_000, "3.2s"),
+        ] {
+            assert_eq!(ShortNanoseconds(ns).to_string(), text);
+        }
+        let mut ns: u64 = 1;
+        while ns < 9_999_000_000_000 {
+            let text = ShortNanoseconds(ns).to_string();
+            assert!(text.len() <= 5, "{ns}: {text}");
+            ns += 1 + ns / 7;
+        }
+    }
+
+    #[test]
+    fn what_may_be_a_budget_is_said_in_full() {
+        let said = "abc".parse::<Resident>().unwrap_err();
+        for way in ["'abc' is not a size", "256M", "25%", "auto:10%"] {
+            assert!(said.contains(way), "{way} is not in: {said}");
+        }
+        let small = "1K".parse::<Resident>().unwrap_err();
+        assert!(!small.contains("auto"), "{small}");
     }
 }

@@ -241,6 +241,19 @@ fn the_launcher_s_process_id_stands_for_its_program() {
             told.starts_with(&format!("run {launcher}: ")) && told.contains("sleep 61"),
             "{told}"
         );
+        // What they have together, and each of them below.
+        for part in ["\nfaults ", "\nstalled ", "\u{251c} ", "\u{2514} "] {
+            assert!(told.contains(part), "{part} is not in:\n{told}");
+        }
+        let listed = said(&["ps"]).stdout_text();
+        let whole = format!("{launcher} ");
+        let whole = listed
+            .lines()
+            .find(|line| line.trim_start().starts_with(&whole));
+        assert!(
+            whole.is_some_and(|line| line.ends_with(" processes")),
+            "{listed}"
+        );
         let outcome = said(&["stat", &launcher, "--curve"]);
         let told = outcome.expect_code(1).stderr_text();
         assert!(

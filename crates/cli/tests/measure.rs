@@ -162,3 +162,30 @@ fn what_is_too_short_to_tell_says_so() {
     let outcome = run(&mut governed(&["--measure"], "true"), LIMIT);
     outcome.expect_code(0).expect_told("too little was seen");
 }
+
+/// What it has is not what it needs: it did nothing with it.
+#[test]
+fn of_an_idle_program_nothing_is_recommended() {
+    let name = "of_an_idle_program_nothing_is_recommended";
+    if let Err(reason) = able() {
+        return skipped(name, &reason);
+    }
+    let script = "my $x = 'x' x (64 << 20); sleep 600";
+    let mut command = governed(&["--resident", "512M"], "perl");
+    let mut running = start(command.args(["-e", script]), b"");
+    let launcher = running.pid().to_string();
+    let deadline = Instant::now() + up_to(120);
+    loop {
+        assert!(Instant::now() < deadline, "it is not found idle");
+        // It may not be there yet, or still at its beginning.
+        let told = pagetide(&["stat", &launcher, "--curve", "--for", "1"], LIMIT);
+        let said = told.stdout_text();
+        if told.code() == Some(0) && said.contains("nothing was measured: in ") {
+            assert!(!said.contains("--resident"), "{said}");
+            break;
+        }
+        assert!(running.is_running(), "{}", told.describe());
+    }
+    running.signal_group("TERM");
+    running.finish(LIMIT);
+}

@@ -285,11 +285,10 @@ fn ask(address: &str, request: &[u8]) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-#[test]
-fn scrapes_are_answered_and_nonsense_is_refused() {
-    let runtime = tempfile::tempdir().unwrap();
+/// An exporter, and the address at which it answers.
+fn exporter(runtime: &std::path::Path) -> (Ended, String) {
     let mut exporter = Ended(
-        pagetide(runtime.path())
+        pagetide(runtime)
             .args(["metrics", "--listen", "127.0.0.1:0"])
             .stderr(Stdio::piped())
             .spawn()
@@ -300,7 +299,64 @@ fn scrapes_are_answered_and_nonsense_is_refused() {
         .read_line(&mut line)
         .unwrap();
     let address = line.trim().split("http://").nth(1).expect(&line);
-    let address = address.trim_end_matches("/metrics");
+    let address = address.trim_end_matches("/metrics").to_owned();
+    (exporter, address)
+}
+
+/// Connections at a time, as the exporter has it.
+const CONNECTIONS_MAX: usize = 64;
+/// Idle connections are ended after a while, which may pass between two lines of a test.
+const ATTEMPTS: usize = 20;
+
+/// Whether the exporter still waits for what this connection asks.
+fn is_open(idle: &TcpStream) -> bool {
+    idle.set_nonblocking(true).unwrap();
+    let read = (&*idle).read(&mut [0]);
+    matches!(read, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+}
+
+#[test]
+fn a_scrape_does_not_wait_for_connections_that_ask_nothing() {
+    let runtime = tempfile::tempdir().unwrap();
+    let (_exporter, address) = exporter(runtime.path());
+    let is_answered_beside_them = |_| {
+        let idle: Vec<TcpStream> = (0..3)
+            .map(|_| TcpStream::connect(&address).unwrap())
+            .collect();
+        let answer = ask(&address, b"GET /metrics HTTP/1.1\r\n\r\n");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        idle.iter().all(is_open)
+    };
+    assert!((0..ATTEMPTS).any(is_answered_beside_them));
+}
+
+#[test]
+fn connections_beyond_the_most_are_refused_and_then_taken_again() {
+    let runtime = tempfile::tempdir().unwrap();
+    let (_exporter, address) = exporter(runtime.path());
+    let is_refused = |_| {
+        let idle: Vec<TcpStream> = (0..CONNECTIONS_MAX)
+            .map(|_| TcpStream::connect(&address).unwrap())
+            .collect();
+        let mut answer = String::new();
+        let mut beyond = TcpStream::connect(&address).unwrap();
+        let _ = beyond.read_to_string(&mut answer);
+        drop(idle);
+        answer.starts_with("HTTP/1.1 503 ")
+    };
+    assert!((0..ATTEMPTS).any(is_refused));
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !ask(&address, b"GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK") {
+        assert!(Instant::now() < deadline, "it refuses for ever");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn scrapes_are_answered_and_nonsense_is_refused() {
+    let runtime = tempfile::tempdir().unwrap();
+    let (_exporter, address) = exporter(runtime.path());
+    let address = address.as_str();
     let answer = ask(address, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n");
     let (head, body) = answer.split_once("\r\n\r\n").expect(&answer);
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
@@ -364,8 +420,20 @@ fn dashboard_and_alerts_name_what_is_exported() {
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
         .collect();
     let monitoring = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/monitoring");
-    for file in ["dashboard.json", "alerts.yml"] {
+    let budget_of_run = "pagetide_run_budget_bytes";
+    for (file, needed) in [
+        ("dashboard.json", ["pagetide_memory_bytes", budget_of_run]),
+        (
+            "alerts.yml",
+            ["pagetide_over_memory_budget_bytes", budget_of_run],
+        ),
+    ] {
         let text = std::fs::read_to_string(format!("{monitoring}/{file}")).unwrap();
+        for name in needed {
+            assert!(text.contains(name), "{file}: {name}");
+        }
+        // The budget is the run's.
+        assert!(!text.contains("limit PID"), "{file}");
         let mut named = 0;
         for (at, _) in text.match_indices("pagetide_") {
             let name = text[at..].split(|c: char| !(c == '_' || c.is_ascii_lowercase()));

@@ -61,9 +61,7 @@ impl Started {
 pub fn ready(what: &str) -> Result<(), Failure> {
     // A closed stderr leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "{what}");
-    let told = writeln!(std::io::stdout(), "{}", std::process::id());
-    told.and_then(|()| std::io::stdout().flush())
-        .map_err(|error| Failure::new(Exit::Failed, format!("stdout: {error}")))?;
+    super::print(&format!("{}\n", std::process::id()))?;
     if let Ok(null) = std::fs::OpenOptions::new()
         .read(true)
         .write(true)

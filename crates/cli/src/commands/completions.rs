@@ -15,15 +15,18 @@ const VARIABLE: &str = "PAGETIDE_COMPLETE";
 /// The command, as it is typed.
 const NAME: &str = "pagetide";
 
-/// Answers a script that asks; `None` if none does. `Some(false)`: there is no answer.
-pub fn answer(words: impl Iterator<Item = OsString>) -> Option<bool> {
+/// Answers a script that asks, and the code to exit with; `None` if none does.
+pub fn answer(words: impl Iterator<Item = OsString>) -> Option<u8> {
     let here = std::env::current_dir().ok();
     let asked = CompleteEnv::with_factory(Arguments::command).var(VARIABLE);
-    match asked.try_complete(words, here.as_deref()) {
-        Ok(false) => None,
-        Ok(true) => Some(true),
-        Err(_) => Some(false),
-    }
+    let is_answered = match asked.try_complete(words, here.as_deref()) {
+        Ok(false) => return None,
+        // The last candidate has no line's end after it, which would have it written.
+        Ok(true) => super::printed(Ok(())).is_ok(),
+        Err(_) => false,
+    };
+    // Nothing is told: it would stand in the line that is being typed.
+    Some(if is_answered { Exit::Ok } else { Exit::Failed }.code())
 }
 
 /// Prints the completion script for a shell.

@@ -20,33 +20,56 @@ const ANSWER_PATIENCE: Duration = Duration::from_millis(300);
 /// How often it is looked whether a run's processes have got there.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Sets the budget of run `pid`; returns when no more is granted.
-fn limit_run(pid: u32, common: &Common, size: Size, timeout: Duration) -> Result<u8, Failure> {
-    let path = &common.tree;
-    let failure = |error: std::io::Error| {
-        let text = format!("run {pid}: its budget cannot be changed ({error})");
+/// Sets the budget of a run, and says what came of it.
+fn limit_run(common: &Common, size: Size, timeout: Duration) -> Result<u8, Failure> {
+    let bytes = bytes_for_run(common, size)?;
+    let now = set_run(common, bytes, timeout)?;
+    super::told(&format!(
+        "run {}: budget {}, of which its processes ({}) have {}",
+        common.run,
+        Bytes(bytes_of(now.budget)),
+        now.parts.len(),
+        Bytes(bytes_of(now.granted()))
+    ));
+    Ok(Exit::Ok.code())
+}
+
+fn bytes_of(pages: u64) -> u64 {
+    pages.saturating_mul(PAGE_SIZE as u64)
+}
+
+fn failure_of_run(common: &Common) -> impl Fn(std::io::Error) -> Failure {
+    move |error| {
+        let text = format!("run {}: its budget cannot be changed ({error})", common.run);
         Failure::new(Exit::Failed, text)
-    };
-    let bytes_of = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
-    let before = Shares::read(path).map_err(failure)?;
+    }
+}
+
+/// The bytes `size` means for a run: a share is of what is available to it, what is granted
+/// included.
+pub fn bytes_for_run(common: &Common, size: Size) -> Result<u64, Failure> {
+    if let Size::Bytes(_) = size {
+        return Ok(size.resolve(0));
+    }
+    let before = Shares::read(&common.tree).map_err(failure_of_run(common))?;
     let available = available_to(&common.pid.to_string());
-    let bytes = size.resolve(available.saturating_add(bytes_of(before.granted())));
-    Shares::set_budget(path, bytes.div_ceil(PAGE_SIZE as u64)).map_err(failure)?;
+    Ok(size.resolve(available.saturating_add(bytes_of(before.granted()))))
+}
+
+/// Sets the budget of a run; returns when no more is granted, with who has how much of it.
+pub fn set_run(common: &Common, bytes: u64, timeout: Duration) -> Result<Shares, Failure> {
+    let (run, path) = (common.run, &common.tree);
+    let failure = failure_of_run(common);
+    Shares::set_budget(path, bytes.div_ceil(PAGE_SIZE as u64)).map_err(&failure)?;
     let deadline = Instant::now() + timeout;
     loop {
-        let now = Shares::read(path).map_err(failure)?;
+        let now = Shares::read(path).map_err(&failure)?;
         if now.is_kept() {
-            eprintln!(
-                "pagetide: run {pid}: budget {}, of which its processes ({}) have {}",
-                Bytes(bytes_of(now.budget)),
-                now.parts.len(),
-                Bytes(bytes_of(now.granted()))
-            );
-            return Ok(Exit::Ok.code());
+            return Ok(now);
         }
         if Instant::now() > deadline {
             let text = format!(
-                "run {pid}: the budget of {} does not hold: its processes still have {}; one may \
+                "run {run}: the budget of {} does not hold: its processes still have {}; one may \
                  be stopped, or have locked its memory. The budget stays in force and is reached \
                  as soon as that allows",
                 Bytes(bytes),
@@ -64,7 +87,7 @@ fn limit_run(pid: u32, common: &Common, size: Size, timeout: Duration) -> Result
 pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u8, Failure> {
     bases.check(false)?;
     if let Some(common) = runs::common_of(pid, bases) {
-        return limit_run(pid, &common, size, timeout);
+        return limit_run(&common, size, timeout);
     }
     let process = super::find(pid, bases)?;
     let pid = process.pid;
@@ -112,10 +135,10 @@ pub fn limit(pid: u32, size: Size, timeout: Duration, bases: &Bases) -> Result<u
             limited,
         ),
     };
-    eprintln!(
-        "pagetide: process {pid}: {limit}, {has} {}",
+    super::told(&format!(
+        "process {pid}: {limit}, {has} {}",
         Bytes(statistics.limited_bytes())
-    );
+    ));
     Ok(Exit::Ok.code())
 }
 

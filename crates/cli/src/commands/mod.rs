@@ -93,10 +93,21 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
 
 /// Prints to stdout.
 pub fn print(text: &str) -> Result<(), Failure> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
+    printed(std::io::stdout().write_all(text.as_bytes()))
+}
+
+/// Whether what was written to stdout has got there. Nothing else writes what is buffered: this
+/// process has not Rust's entry point, whose end would.
+pub fn printed(written: std::io::Result<()>) -> Result<(), Failure> {
+    written
+        .and_then(|()| std::io::stdout().flush())
         .map_err(|error| Failure::new(Exit::Failed, format!("stdout cannot be written ({error})")))
+}
+
+/// The failure with the code of any file that cannot be written, for those of whom 1 says something
+/// else.
+pub fn as_of_a_file(failure: Failure) -> Failure {
+    Failure::new(Exit::Store, failure.message)
 }
 
 /// Says something to whoever watches.

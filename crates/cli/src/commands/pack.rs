@@ -59,16 +59,18 @@ pub fn pack(options: &Pack) -> Result<u8, Failure> {
         };
         Failure::new(exit, error.to_string())
     })?;
-    match options.json {
-        true => print_json(&summary)?,
+    let printed = match options.json {
+        true => print_json(&summary),
         false => {
             let index = match images.is_dir() {
                 true => images.join(INDEX_NAME),
                 false => index_path(&images),
             };
-            print(&line(&summary, &index))?;
+            print(&line(&summary, &index))
         }
-    }
+    };
+    // 1 would say that the store is full.
+    printed.map_err(super::as_of_a_file)?;
     Ok(Exit::Ok.code())
 }
 

@@ -8,6 +8,7 @@ use crate::governed::Governed;
 use crate::size::{Bytes, Count, Nanoseconds};
 use crate::table::Table;
 use crate::text::printable;
+use crate::whole::{self, Place};
 use crate::{bound, runs, serving};
 
 use super::served;
@@ -33,15 +34,15 @@ pub fn ps(json: bool, only_serving: bool, bases: &Bases) -> Result<u8, Failure> 
     if !only_serving {
         let processes = runs::all(bases);
         if !processes.is_empty() || servers.is_empty() {
-            super::print(&table(&processes).to_string())?;
+            super::print(&table(&whole::lines(processes.clone())).to_string())?;
         }
         if processes.is_empty() && servers.is_empty() {
             // On stderr, so that a script that counts lines counts none.
-            eprintln!(
-                "pagetide: no governed process that you may see{}; start one: pagetide run \
-                 --resident 256M -- PROGRAM",
+            super::told(&format!(
+                "no governed process that you may see{}; start one: pagetide run --resident 256M \
+                 -- PROGRAM",
                 bases.place()
-            );
+            ));
         }
     }
     if only_serving || !servers.is_empty() {
@@ -69,8 +70,8 @@ impl Listed<'_> {
     }
 }
 
-/// The processes, a line each.
-pub fn table(processes: &[Governed]) -> Table {
+/// The processes, a line each, and one for each run of several, which has no RUN of its own.
+pub fn table(lines: &[whole::Line]) -> Table {
     let mut table = Table::new(
         &[
             "PID", "RUN", "RESIDENT", "BUDGET", "OF RUN'S", "MANAGED", "STORE", "IN ALL", "OF",
@@ -82,11 +83,14 @@ pub fn table(processes: &[Governed]) -> Table {
         0 => "-".to_owned(),
         bytes => Bytes(bytes).to_string(),
     };
-    for process in processes {
+    for whole::Line { process, place } in lines {
         let s = &process.reading.statistics;
+        let run = process.run().filter(|_| *place != Place::Whole);
+        let command = printable(&s.command);
+        let command = command.chars().take(COMMAND_CHARS_MAX).collect::<String>();
         table.push(vec![
             process.pid.to_string(),
-            process.run().map_or("-".into(), |run| run.to_string()),
+            run.map_or("-".into(), |run| run.to_string()),
             Bytes(s.resident_bytes).to_string(),
             bound::short(s),
             size(s.run_budget_bytes),
@@ -96,10 +100,7 @@ pub fn table(processes: &[Governed]) -> Table {
             size(s.memory_budget_bytes),
             Count(s.faults as f64).to_string(),
             Nanoseconds(s.fault_latency_ns.p99).to_string(),
-            printable(&s.command)
-                .chars()
-                .take(COMMAND_CHARS_MAX)
-                .collect(),
+            format!("{}{command}", place.branch()),
         ]);
     }
     table

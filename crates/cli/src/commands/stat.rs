@@ -8,10 +8,11 @@ use crate::bases::Bases;
 use crate::control;
 use crate::curve::{self, Need};
 use crate::exit::{Exit, Failure};
-use crate::governed::{Governed, bound_of};
+use crate::governed::Governed;
 use crate::ledger_file::Reading;
 use crate::size::{Bytes, Count};
 use crate::text::printable;
+use crate::whole::{self, Place};
 use crate::{bound, plot, runs, serving};
 
 use super::ps::{self, Listed};
@@ -42,7 +43,7 @@ pub fn stat(
     if let Some(several) = several(pid, bases).filter(|_| measure_for.is_none()) {
         match json {
             true => super::print_json(&several.iter().map(Listed::of).collect::<Vec<_>>())?,
-            false => super::print(&of_several(pid, &several))?,
+            false => super::print(&of_several(pid, several))?,
         }
         return Ok(Exit::Ok.code());
     }
@@ -62,7 +63,7 @@ pub fn stat(
     let pid = process.pid;
     let statistics =
         control::ask(&process.socket, &Request::Stat, PATIENCE).unwrap_or_else(|error| {
-            eprintln!("pagetide: process {pid}: {error}; showing its ledger");
+            super::told(&format!("process {pid}: {error}; showing its ledger"));
             process.reading.statistics.clone()
         });
     if json {
@@ -84,20 +85,26 @@ fn several(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
     (!runs::all(bases).iter().any(is_one)).then_some(found)
 }
 
-/// The processes of a run, and what they have together.
-fn of_several(run: u32, processes: &[Governed]) -> String {
-    let resident = processes
-        .iter()
-        .map(|p| p.reading.statistics.resident_bytes);
-    let bound = match bound_of(processes) {
+/// What the processes of a run have together, and each.
+fn of_several(run: u32, processes: Vec<Governed>) -> String {
+    let s = whole::together(&processes);
+    let bound = match s.budget_bytes {
         0 => String::new(),
         bytes => format!(" of {}", Bytes(bytes)),
     };
+    // Of their times there is each process's in the table; those of different processes cannot be
+    // added up. Nor did the most that each had coincide.
+    let topics: String = (topics(&s).into_iter())
+        .filter(|(name, _)| *name != "latency")
+        .map(line)
+        .collect();
+    let mut lines = whole::lines(processes);
+    lines.retain(|line| line.place != Place::Whole);
     format!(
-        "run {run}: {} processes, {}{bound} resident\n{}",
-        processes.len(),
-        Bytes(resident.sum()),
-        ps::table(processes)
+        "run {run}: {}, {}{bound} resident\n{topics}{}",
+        s.command,
+        Bytes(s.resident_bytes),
+        ps::table(&lines)
     )
 }
 
@@ -107,10 +114,10 @@ fn of_memory(s: &Statistics) -> String {
         bytes => format!(" of {}", Bytes(bytes)),
     };
     format!(
-        "{}{bound}, of which {} is neither resident pages nor the store; at most {}",
+        "{}{bound}, of which {} is neither resident pages nor the store{}",
         Bytes(s.memory_bytes),
         Bytes(s.other_bytes),
-        Bytes(s.memory_bytes_max)
+        at_most("; ", s.memory_bytes_max)
     )
 }
 
@@ -143,28 +150,47 @@ fn begin_to_measure(process: &Governed, time: Duration) -> Result<(), Failure> {
     })
 }
 
-/// The statistics, a line a topic.
+/// The most that something has been; nothing of runs, where the processes' did not coincide.
+fn at_most(before: &str, bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!("{before}at most {}", Bytes(bytes)),
+    }
+}
+
+/// The statistics of a process, a line a topic.
 fn describe(s: &Statistics) -> String {
-    let lines = [
+    let first = [
         ("process", format!("{} {}", s.pid, printable(&s.command))),
         ("running", format!("{:.1} s", s.wall_seconds)),
         ("resident", bound::long(s)),
+    ];
+    first.into_iter().chain(topics(s)).map(line).collect()
+}
+
+fn line((name, value): (&str, String)) -> String {
+    format!("{name:<13} {value}\n")
+}
+
+/// What there is to say of a process, and of several together.
+fn topics(s: &Statistics) -> [(&'static str, String); 10] {
+    [
         (
             "managed",
             format!(
-                "{}, at most {}",
+                "{}{}",
                 Bytes(s.managed_bytes),
-                Bytes(s.managed_bytes_max)
+                at_most(", ", s.managed_bytes_max)
             ),
         ),
         (
             "store",
             format!(
-                "{} for {} pages (ratio {:.2}), at most {}",
+                "{} for {} pages (ratio {:.2}){}",
                 Bytes(s.store_bytes),
                 Count(s.store_pages as f64),
                 s.compression_ratio,
-                Bytes(s.store_bytes_max)
+                at_most(", ", s.store_bytes_max)
             ),
         ),
         ("memory in all", of_memory(s)),
@@ -190,11 +216,7 @@ fn describe(s: &Statistics) -> String {
             ),
         ),
         ("store errors", s.errors.to_string()),
-    ];
-    lines
-        .iter()
-        .map(|(name, value)| format!("{name:<13} {value}\n"))
-        .collect()
+    ]
 }
 
 fn of_faults(s: &Statistics) -> String {

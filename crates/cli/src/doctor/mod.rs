@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use crate::commands;
 use crate::exit::{Exit, Failure};
 use crate::fix::Situation;
 use finding::{Finding, Need, Status};
@@ -60,11 +61,12 @@ pub fn doctor(json: bool) -> Result<u8, Failure> {
         exit_code: exit.code(),
         findings,
     };
-    if json {
-        crate::commands::print_json(&report)?;
-    } else {
-        crate::commands::print(&render(&report))?;
-    }
+    let printed = match json {
+        true => commands::print_json(&report),
+        false => commands::print(&render(&report)),
+    };
+    // 1 would be a verdict.
+    printed.map_err(commands::as_of_a_file)?;
     Ok(exit.code())
 }
 

@@ -44,7 +44,10 @@ impl Destination {
     /// Fills it.
     pub fn write(self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         let result = match &self.file {
-            None => fill(&mut io::stdout().lock()),
+            None => {
+                let mut out = io::stdout().lock();
+                fill(&mut out).and_then(|()| out.flush())
+            }
             Some(file) => {
                 let mut out = BufWriter::new(file);
                 fill(&mut out).and_then(|()| out.flush())

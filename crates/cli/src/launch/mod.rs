@@ -124,7 +124,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
 /// How much memory was needed, if that was measured, and how the run went.
 fn say_summary(outcome: &Outcome, options: &Run) {
     if options.measure
-        && let Some(need) = curve::describe_run(&outcome.governed)
+        && let Some(need) = curve::run::describe_run(&outcome.governed)
     {
         say(need.trim_end());
     }
@@ -219,7 +219,7 @@ impl Outputs {
             };
             let samples = recorder.samples();
             let mut drawn = plot::svg::draw(command, budget.limit().1, samples, outcome.peak());
-            let largest = curve::largest(&outcome.governed);
+            let largest = curve::run::largest(&outcome.governed);
             let measured = largest.and_then(|process| process.reading.measured.as_ref());
             if let Some(need) = measured.and_then(Need::of) {
                 drawn = plot::svg::stacked(drawn, plot::curve::draw(command, &need));

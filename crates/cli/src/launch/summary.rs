@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use pagetide_pager::report::Statistics;
 
 use crate::bound;
-use crate::curve::{self, Together};
+use crate::curve::run::{Together, at_a_time, together};
 use crate::governed::Governed;
 use crate::size::{Bytes, Count, Nanoseconds};
 
@@ -17,33 +17,49 @@ pub fn line(governed: &[Governed]) -> Option<String> {
     let first = all.first()?;
     let sum = |counter: fn(&Statistics) -> u64| all.iter().map(|s| counter(s)).sum::<u64>();
     let most = |counter: fn(&Statistics) -> u64| all.iter().map(|s| counter(s)).max().unwrap_or(0);
+    // Nobody saw them together. Each had its most at some time of its own.
+    let peak = |counter: fn(&Statistics) -> u64| {
+        at_a_time(governed, |process| counter(&process.reading.statistics)).bytes
+    };
+    let several = all.len() > 1;
     let mut line = match all.len() {
         1 => "peak".to_owned(),
-        several => format!("{several} processes, largest"),
+        count => format!("run of {count} processes: together at most"),
     };
+    let each = if several { " each" } else { "" };
     let of = |bytes: u64| match bytes {
         0 => String::new(),
-        bytes => format!(" of {}", Bytes(bytes)),
+        bytes => format!(" of {}{each}", Bytes(bytes)),
     };
     let automatic = bound::automatic(first);
     let resident_of = match (first.memory_budget_bytes, first.run_budget_bytes) {
         (_, 0) if automatic.is_some() => format!(
-            " of at most {} ({})",
+            " of at most {}{each} ({})",
             Bytes(most(|s| s.budget_bytes)),
             automatic.unwrap_or_default()
         ),
         (0, 0) => of(first.budget_bytes),
-        (0, run) => of(run),
+        (0, run) => format!(" of {}", Bytes(run)),
         _ => String::new(),
     };
     let _ = write!(
         line,
         " {} in all{}: resident {}{resident_of}, stored {}",
-        Bytes(most(|s| s.memory_bytes_max)),
+        Bytes(peak(|s| s.memory_bytes_max)),
         of(first.memory_budget_bytes),
-        Bytes(most(|s| s.resident_bytes_max)),
-        Bytes(most(|s| s.store_bytes_max)),
+        Bytes(within(
+            peak(|s| s.resident_bytes_max),
+            most(|s| s.run_budget_bytes)
+        )),
+        Bytes(peak(|s| s.store_bytes_max)),
     );
+    if several {
+        let _ = write!(
+            line,
+            "; the largest {}",
+            Bytes(most(|s| s.memory_bytes_max))
+        );
+    }
     let stalled = Statistics::stalled_together(all.iter().copied());
     if sum(|s| s.faults) > 0 {
         let _ = write!(
@@ -60,6 +76,14 @@ pub fn line(governed: &[Governed]) -> Option<String> {
     Some(line)
 }
 
+/// What was resident of the run's budget, where there is one: that was kept.
+fn within(bytes: u64, run_budget_bytes: u64) -> u64 {
+    match run_budget_bytes {
+        0 => bytes,
+        budget => bytes.min(budget),
+    }
+}
+
 /// What budget would have been enough, if it was not. Of several processes nobody knows what they
 /// need together, unless it was measured; nor of one that its pager has ended on the way what it
 /// would have needed.
@@ -70,7 +94,7 @@ fn enough(governed: &[Governed]) -> Option<String> {
     {
         return None;
     }
-    if let Some(Together { bytes, .. }) = curve::together(governed) {
+    if let Some(Together { bytes, .. }) = together(governed) {
         let whom = match governed.len() {
             1 => "",
             _ => " for all",
@@ -112,7 +136,9 @@ mod tests {
         );
         governed.push(process(10, None, ""));
         let of_two = line(&governed).unwrap();
-        assert!(of_two.starts_with("2 processes, largest 560 MiB in all: resident 255 MiB"));
+        let start = "run of 2 processes: together at most 1.09 GiB in all: resident 510 MiB of \
+                     256 MiB each, stored 600 MiB; the largest 560 MiB; 60 % of the time";
+        assert!(of_two.starts_with(start), "{of_two}");
         assert!(of_two.ends_with("10 k written back"), "{of_two}");
     }
 
@@ -137,6 +163,24 @@ mod tests {
         let ended = process(9, Some(Loss::Pager), "the store has taken no page for 10 s");
         let line = line(&[ended]).unwrap();
         assert!(line.ends_with("5 k written back"), "{line}");
+    }
+
+    #[test]
+    fn of_a_run_with_one_budget_that_is_what_its_processes_have_of_it_together() {
+        let mut governed = vec![process(9, None, ""), process(10, None, "")];
+        for process in &mut governed {
+            process.reading.statistics.run_budget_bytes = 300 << 20;
+        }
+        let together = line(&governed).unwrap();
+        assert!(
+            together.contains("resident 300 MiB of 300 MiB, stored"),
+            "{together}"
+        );
+        // One after the other.
+        governed[1].reading.started_ns = 20_000_000_000;
+        let one_by_one = line(&governed).unwrap();
+        let start = "run of 2 processes: together at most 560 MiB in all: resident 255 MiB of 300";
+        assert!(one_by_one.starts_with(start), "{one_by_one}");
     }
 
     #[test]

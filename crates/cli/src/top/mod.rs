@@ -15,11 +15,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::bases::Bases;
 use crate::commands::limit;
 use crate::exit::{Exit, Failure};
-use crate::governed::Governed;
 use crate::size::Bytes;
 use crate::{runs, serving};
 use keys::{Heard, Keyboard};
-use state::{Action, State};
+use state::{Action, State, Whose};
 
 /// Time between two looks at the ledgers.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -84,7 +83,7 @@ fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool, bases: &Bases) -> i
             match state.key(key) {
                 Action::None => {}
                 Action::Quit => return Ok(()),
-                Action::Limit(process, bytes) => set_limit(*process, bytes, sender.clone()),
+                Action::Limit(whose, bytes) => set_limit(whose, bytes, sender.clone()),
             }
         }
     }
@@ -92,19 +91,18 @@ fn watch(terminal: &mut DefaultTerminal, ended: &AtomicBool, bases: &Bases) -> i
 }
 
 /// Changes a budget on a thread of its own: the answer comes when the new bound holds.
-fn set_limit(process: Governed, bytes: u64, answers: mpsc::Sender<String>) {
+fn set_limit(whose: Whose, bytes: u64, answers: mpsc::Sender<String>) {
     std::thread::spawn(move || {
-        let answer = match limit::set(&process, bytes, LIMIT_PATIENCE) {
-            Ok(statistics) => format!(
-                "process {}: budget is {}",
-                process.pid,
-                Bytes(statistics.limit_bytes())
-            ),
-            Err(why) => format!(
-                "process {}: budget of {} does not hold: {why}",
-                process.pid,
-                Bytes(bytes)
-            ),
+        let name = whose.name();
+        let answer = match whose {
+            Whose::Run(common) => match limit::set_run(&common, bytes, LIMIT_PATIENCE) {
+                Ok(_) => format!("{name}: budget is {}", Bytes(bytes)),
+                Err(failure) => failure.to_string(),
+            },
+            Whose::Process(process) => match limit::set(&process, bytes, LIMIT_PATIENCE) {
+                Ok(now) => format!("{name}: budget is {}", Bytes(now.limit_bytes())),
+                Err(why) => format!("{name}: budget of {} does not hold: {why}", Bytes(bytes)),
+            },
         };
         // The user may have left.
         let _ = answers.send(answer);

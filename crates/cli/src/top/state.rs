@@ -6,9 +6,11 @@ use pagetide_pager::report::Statistics;
 use pagetide_serve::status::Report;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use crate::commands::limit::bytes_for;
+use crate::commands::limit::{bytes_for, bytes_for_run};
 use crate::governed::Governed;
+use crate::runs::{self, Common};
 use crate::size::{Bytes, PAGE_BYTES, Size};
+use crate::whole::{self, Place};
 
 /// Points of history kept for a process.
 const HISTORY_MAX: usize = 400;
@@ -39,15 +41,33 @@ impl Rates {
     }
 }
 
-/// One process on the screen.
+/// One line on the screen.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The process as last seen.
+    /// The process as last seen, or a run of several as if it were one.
     pub process: Governed,
+    /// Which of these.
+    pub place: Place,
     /// Its rates since the time before.
     pub rates: Rates,
     /// Faults a second, latest last.
     pub history: VecDeque<u64>,
+}
+
+impl Row {
+    /// Whether it is a run of several processes.
+    pub fn is_run(&self) -> bool {
+        self.place == Place::Whole
+    }
+
+    /// Whose budget keys change while it is selected; of a run whose processes have one each,
+    /// nobody's.
+    pub fn whose(&self) -> Option<Whose> {
+        match Whose::of(&self.process) {
+            Whose::Process(_) if self.is_run() => None,
+            whose => Some(whose),
+        }
+    }
 }
 
 /// One that serves pages of other processes.
@@ -66,18 +86,46 @@ pub enum Action {
     None,
     /// Leave.
     Quit,
-    /// Set the budget of a process to so many bytes.
-    Limit(Box<Governed>, u64),
+    /// Set a budget to so many bytes.
+    Limit(Whose, u64),
+}
+
+/// Whose budget is changed.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Whose {
+    /// A process has one of its own.
+    Process(Box<Governed>),
+    /// All processes of a run have one together. A part of it for one of them would be out of sight
+    /// afterwards: `pagetide limit` sets that.
+    Run(Common),
+}
+
+impl Whose {
+    /// Of a process that is shown.
+    fn of(process: &Governed) -> Whose {
+        match runs::common_with(process) {
+            Some(common) => Whose::Run(common),
+            None => Whose::Process(Box::new(process.clone())),
+        }
+    }
+
+    /// `process 17`, or `run 17`.
+    pub fn name(&self) -> String {
+        match self {
+            Whose::Process(process) => format!("process {}", process.pid),
+            Whose::Run(common) => format!("run {}", common.run),
+        }
+    }
 }
 
 /// Everything on the screen.
 #[derive(Debug, Default)]
 pub struct State {
-    /// The processes, by process ID.
+    /// The processes, those of a run below it.
     pub rows: Vec<Row>,
     /// Those that serve pages, by process ID.
     pub servers: Vec<Server>,
-    /// Which process is selected.
+    /// Which line is selected.
     pub selected: usize,
     /// The limit being typed, when one is.
     pub input: Option<String>,
@@ -88,12 +136,15 @@ pub struct State {
 impl State {
     /// Takes in the processes seen now, `elapsed` after the time before.
     pub fn update(&mut self, processes: Vec<Governed>, elapsed: Duration) {
-        let selected_pid = self.selected_row().map(|row| row.process.pid);
+        let selected = self
+            .selected_row()
+            .map(|row| (row.process.pid, row.is_run()));
         let mut before = std::mem::take(&mut self.rows);
-        for process in processes {
+        for whole::Line { process, place } in whole::lines(processes) {
             let same = |row: &Row| {
                 row.process.pid == process.pid
                     && row.process.reading.started_ns == process.reading.started_ns
+                    && row.is_run() == (place == Place::Whole)
             };
             let (rates, mut history) = match before.iter().position(same) {
                 Some(index) => {
@@ -109,12 +160,13 @@ impl State {
             }
             self.rows.push(Row {
                 process,
+                place,
                 rates,
                 history,
             });
         }
-        let kept =
-            selected_pid.and_then(|pid| self.rows.iter().position(|row| row.process.pid == pid));
+        let is_selected = |row: &Row| Some((row.process.pid, row.is_run())) == selected;
+        let kept = self.rows.iter().position(is_selected);
         self.selected = kept
             .unwrap_or(self.selected)
             .min(self.rows.len().saturating_sub(1));
@@ -176,7 +228,7 @@ impl State {
             }
             KeyCode::Char('+' | '=') => return self.limit_by(11, 10),
             KeyCode::Char('-') => return self.limit_by(9, 10),
-            KeyCode::Char('l') if !self.rows.is_empty() => {
+            KeyCode::Char('l') if self.whose().is_some() => {
                 self.input = Some(String::new());
             }
             _ => {}
@@ -184,17 +236,29 @@ impl State {
         Action::None
     }
 
-    /// A new limit of `over`/`under` times the budget, in whole pages, and different from it. Of a
-    /// budget that is the run's, more is all of it: what a process has now is not what it may have.
+    /// Whose budget the selected line stands for. Says so if it is nobody's.
+    fn whose(&mut self) -> Option<Whose> {
+        let row = self.selected_row()?;
+        let whose = row.whose();
+        if whose.is_none() {
+            self.message = format!(
+                "each process of run {} has a budget of its own: select one",
+                row.process.pid
+            );
+        }
+        whose
+    }
+
+    /// A new limit of `over`/`under` times the budget, in whole pages, and different from it.
     fn limit_by(&mut self, over: u128, under: u128) -> Action {
         let Some(row) = self.selected_row() else {
             return Action::None;
         };
         let statistics = &row.process.reading.statistics;
-        if over > under && statistics.run_budget_bytes > 0 {
-            return self.ask_limit(statistics.run_budget_bytes);
-        }
-        let budget = statistics.limit_bytes();
+        let budget = match statistics.run_budget_bytes {
+            0 => statistics.limit_bytes(),
+            bytes => bytes,
+        };
         let scaled = (u128::from(budget) * over / under).min(u128::from(u64::MAX)) as u64;
         let bytes = if over > under {
             scaled.max(budget.saturating_add(PAGE_BYTES))
@@ -205,31 +269,32 @@ impl State {
     }
 
     fn limit_typed(&mut self, input: &str) -> Action {
-        let Some(row) = self.selected_row() else {
+        let Some(whose) = self.whose() else {
             return Action::None;
         };
-        match input.parse::<Size>() {
-            Ok(size) => {
-                let bytes = bytes_for(&row.process, size);
-                self.ask_limit(bytes)
+        let size = input.parse::<Size>().map_err(|error| error.to_string());
+        let bytes = size.and_then(|size| match &whose {
+            Whose::Process(process) => Ok(bytes_for(process, size)),
+            Whose::Run(common) => {
+                bytes_for_run(common, size).map_err(|failure| failure.to_string())
             }
-            Err(error) => {
-                self.message = error.to_string();
+        });
+        match bytes {
+            Ok(bytes) => self.ask_limit(bytes),
+            Err(message) => {
+                self.message = message;
                 Action::None
             }
         }
     }
 
     fn ask_limit(&mut self, bytes: u64) -> Action {
-        let Some(process) = self.selected_row().map(|row| row.process.clone()) else {
+        let Some(whose) = self.whose() else {
             return Action::None;
         };
-        self.message = format!(
-            "process {}: asked for a budget of {} ...",
-            process.pid,
-            Bytes(bytes)
-        );
-        Action::Limit(Box::new(process), bytes)
+        let name = whose.name();
+        self.message = format!("{name}: asked for a budget of {} ...", Bytes(bytes));
+        Action::Limit(whose, bytes)
     }
 }
 
@@ -263,7 +328,8 @@ mod tests {
 
     fn limit_of(action: Action) -> (u32, u64) {
         match action {
-            Action::Limit(process, bytes) => (process.pid, bytes),
+            Action::Limit(Whose::Process(process), bytes) => (process.pid, bytes),
+            Action::Limit(Whose::Run(common), bytes) => (common.run, bytes),
             other => panic!("{other:?}"),
         }
     }
@@ -311,13 +377,45 @@ mod tests {
     }
 
     #[test]
-    fn more_of_a_runs_budget_is_all_of_it_and_less_is_less_than_it_has() {
+    fn a_budget_that_a_run_has_is_changed_as_a_whole() {
         let mut state = State::default();
-        state.update(vec![process(7, 0)], Duration::from_secs(1));
-        state.rows[0].process.reading.statistics.run_budget_bytes = 300 << 20;
-        let mut limit = |key| limit_of(press(&mut state, KeyCode::Char(key))).1;
-        assert_eq!(limit('+'), 300 << 20);
-        assert_eq!(limit('-'), 90 << 20);
+        let mut process = process(7, 0);
+        process.socket = "/run/pagetide/run-3/7.sock".into();
+        process.reading.statistics.run_budget_bytes = 300 << 20;
+        state.update(vec![process], Duration::from_secs(1));
+        let mut limit = |key| limit_of(press(&mut state, KeyCode::Char(key)));
+        assert_eq!(limit('+'), (3, 330 << 20));
+        assert_eq!(limit('-'), (3, 270 << 20));
+        assert!(
+            state.message.starts_with("run 3: asked for"),
+            "{}",
+            state.message
+        );
+        press(&mut state, KeyCode::Char('l'));
+        for typed in ['6', '4', 'M'] {
+            press(&mut state, KeyCode::Char(typed));
+        }
+        // Sizes need no look at the run's file, which is not here; shares do.
+        assert_eq!(limit_of(press(&mut state, KeyCode::Enter)), (3, 64 << 20));
+    }
+
+    #[test]
+    fn a_run_of_several_is_a_line_above_them_and_has_no_budget_if_each_has_one() {
+        let mut state = State::default();
+        let of_run = |pid| Governed {
+            socket: format!("/run/pagetide/run-3/{pid}.sock").into(),
+            ..process(pid, 10)
+        };
+        state.update(vec![of_run(7), of_run(8)], Duration::from_secs(1));
+        let pids: Vec<u32> = state.rows.iter().map(|row| row.process.pid).collect();
+        assert_eq!(pids, [3, 7, 8]);
+        for key in ['+', '-', 'l'] {
+            assert_eq!(press(&mut state, KeyCode::Char(key)), Action::None);
+            assert!(state.message.contains("run 3 has a budget of its own"));
+            assert_eq!(state.input, None);
+        }
+        press(&mut state, KeyCode::Down);
+        assert_eq!(limit_of(press(&mut state, KeyCode::Char('+'))).0, 7);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::state::{Row, Server, State};
 use crate::bound;
 use crate::commands::served::ahead;
 use crate::governed::bound_of;
-use crate::size::{Bytes, Count, Nanoseconds};
+use crate::size::{Bytes, Count, Nanoseconds, ShortNanoseconds};
 use crate::text::printable;
 
 /// Characters of the bar in the table.
@@ -50,21 +50,20 @@ pub fn draw(frame: &mut Frame<'_>, state: &State) {
 }
 
 fn totals_line(state: &State) -> Line<'static> {
+    let processes = || state.rows.iter().filter(|row| !row.is_run());
     let sum = |counter: fn(&Statistics) -> u64| {
-        state
-            .rows
-            .iter()
+        processes()
             .map(|row| counter(&row.process.reading.statistics))
             .fold(0u64, u64::saturating_add)
     };
-    let faults: f64 = state.rows.iter().map(|row| row.rates.faults).sum();
+    let faults: f64 = processes().map(|row| row.rates.faults).sum();
     Line::from(vec![
-        Span::from("pagetide").bold(),
+        Span::from(format!("{} governed", processes().count())).bold(),
+        // All of it has room in 80 columns.
         Span::from(format!(
-            "  {} governed   resident {} of {}   in all {}   {} faults/s",
-            state.rows.len(),
+            "   resident {} of {}   in all {}   {} faults/s",
             Bytes(sum(|s| s.resident_bytes)),
-            Bytes(bound_of(state.rows.iter().map(|row| &row.process))),
+            Bytes(bound_of(processes().map(|row| &row.process))),
             Bytes(sum(|s| s.memory_bytes)),
             Count(faults)
         )),
@@ -177,7 +176,7 @@ impl Column {
         match self {
             Column::Pid | Column::Faults => 7,
             Column::Budget => 16,
-            Column::Latency => 9,
+            Column::Latency => 11,
             Column::Fetched | Column::Written | Column::Memory | Column::Command => 8,
         }
     }
@@ -199,11 +198,6 @@ fn columns(width: u16) -> Vec<Column> {
 fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
     let s = &row.process.reading.statistics;
     let latency = &s.fault_latency_ns;
-    let micros = |ns: u64| {
-        Count((ns as f64 / 1000.0).round())
-            .to_string()
-            .replace(' ', "")
-    };
     TableRow::new(columns.iter().map(|column| match column {
         Column::Pid => Cell::from(row.process.pid.to_string()),
         Column::Budget => Cell::from(Line::from(vec![
@@ -213,9 +207,13 @@ fn list_row(row: &Row, columns: &[Column]) -> TableRow<'static> {
         Column::Faults => Cell::from(Count(row.rates.faults.round()).to_string()),
         Column::Fetched => Cell::from(Bytes(row.rates.fetched_bytes as u64).to_string()),
         Column::Written => Cell::from(Bytes(row.rates.written_bytes as u64).to_string()),
-        Column::Latency => Cell::from(format!("{}/{}us", micros(latency.p50), micros(latency.p99))),
+        Column::Latency => Cell::from(format!(
+            "{}/{}",
+            ShortNanoseconds(latency.p50),
+            ShortNanoseconds(latency.p99)
+        )),
         Column::Memory => Cell::from(Bytes(s.memory_bytes).to_string()),
-        Column::Command => Cell::from(printable(&s.command)),
+        Column::Command => Cell::from(format!("{}{}", row.place.branch(), printable(&s.command))),
     }))
 }
 
@@ -258,7 +256,8 @@ fn of_bound(s: &Statistics) -> String {
 fn draw_selected(frame: &mut Frame<'_>, row: &Row, area: Rect) {
     let s = &row.process.reading.statistics;
     let latency = &s.fault_latency_ns;
-    let title = format!(" {} {} ", row.process.pid, printable(&s.command));
+    let kind = if row.is_run() { "run " } else { "" };
+    let title = format!(" {kind}{} {} ", row.process.pid, printable(&s.command));
     let block = Block::new().borders(Borders::TOP).title(title);
     let inside = block.inner(area);
     frame.render_widget(block, area);
@@ -324,7 +323,7 @@ fn keys_line(state: &State) -> Line<'static> {
     match (&state.input, state.selected_row()) {
         (Some(input), Some(row)) => Line::from(format!(
             "new budget for {}: {input}_   (such as 256M or 25%; Enter, Esc)",
-            row.process.pid
+            row.whose().map_or(String::new(), |whose| whose.name())
         ))
         .bold(),
         _ if !state.message.is_empty() => Line::from(state.message.clone()).reversed(),
@@ -337,6 +336,7 @@ mod tests {
     use super::*;
     use crate::governed::Governed;
     use crate::ledger_file::Reading;
+    use pagetide_pager::report::Latency;
     use pagetide_serve::status::Report;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -364,9 +364,15 @@ mod tests {
                 budget_bytes: 256 << 20,
                 resident_bytes: 250 << 20,
                 store_bytes: 300 << 20,
+                memory_bytes: 550 << 20,
                 faults,
                 fetched_pages: faults,
                 writebacks: faults / 2,
+                fault_latency_ns: Latency {
+                    p50: 850_000,
+                    p99: 118_000_000,
+                    ..Latency::default()
+                },
                 ..Statistics::default()
             };
             Governed {
@@ -399,10 +405,16 @@ mod tests {
             "q quit",
             "faults/s, at most",
             "250 MiB of 256 MiB (98 %)",
+            " 850us/118ms ",
         ] {
             assert!(text.contains(expected), "{expected} is not in\n{text}");
         }
         assert!(!text.contains('\x1b'));
+        let totals = text.lines().next().unwrap();
+        assert!(
+            totals.ends_with(" in all 1.07 GiB   19.4 k faults/s"),
+            "{text}"
+        );
     }
 
     #[test]
@@ -427,6 +439,27 @@ mod tests {
     }
 
     #[test]
+    fn a_run_stands_above_its_processes_and_counts_once() {
+        let mut processes: Vec<Governed> = (some_state().rows.into_iter())
+            .map(|row| row.process)
+            .collect();
+        for process in &mut processes {
+            process.socket = format!("/run/pagetide/run-3/{}.sock", process.pid).into();
+        }
+        let mut state = State::default();
+        state.update(processes, Duration::from_millis(500));
+        let text = screen(&state, 80, 24);
+        for expected in [
+            "2 governed   resident 500 MiB of 512 MiB",
+            "\u{251c} python",
+            "\u{2514} python",
+            " run 3 2 processes ",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in\n{text}");
+        }
+    }
+
+    #[test]
     fn a_process_id_is_never_cut() {
         for width in [7, 10, 24, 33, 40, 41, 60, 79] {
             let text = screen(&some_state(), width, 10);
@@ -446,6 +479,7 @@ mod tests {
             screen(&some_state(), width, height);
             screen(&State::default(), width, height);
         }
+        assert!(screen(&State::default(), 80, 24).contains(" 0 faults/s"));
         assert!(screen(&State::default(), 80, 24).contains("No governed process"));
     }
 }

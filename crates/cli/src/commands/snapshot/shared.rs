@@ -7,6 +7,7 @@ use pagetide::track::snapshot::image;
 use pagetide::track::snapshot::reader::{FileError, SnapshotFile};
 use serde::Serialize;
 
+use crate::commands;
 use crate::exit::{Exit, Failure};
 
 pub fn failure(error: FileError) -> Failure {
@@ -49,19 +50,14 @@ pub fn tell(failure: &Failure) -> u8 {
     failure.exit.code()
 }
 
-/// That stdout cannot be written has the code of any other file: 1 would say that pages differ.
-pub fn of_stdout(failure: Failure) -> Failure {
-    Failure::new(Exit::Store, failure.message)
-}
-
-/// Prints to stdout.
+/// Prints to stdout. Where that fails, code 1 would say that pages differ.
 pub fn print(text: &str) -> Result<(), Failure> {
-    crate::commands::print(text).map_err(of_stdout)
+    commands::print(text).map_err(commands::as_of_a_file)
 }
 
-/// Prints a value as JSON.
+/// Prints a value as JSON, likewise.
 pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
-    crate::commands::print_json(value).map_err(of_stdout)
+    commands::print_json(value).map_err(commands::as_of_a_file)
 }
 
 /// A bar on a terminal; nothing elsewhere.

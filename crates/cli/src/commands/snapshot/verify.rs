@@ -6,7 +6,7 @@ use pagetide::track::snapshot::format::SnapshotId;
 use pagetide::track::snapshot::image;
 use pagetide::track::snapshot::reader::{BlockBuffer, FileError, SnapshotFile};
 
-use super::shared::{failure, lack, open, print, progress, tell};
+use super::shared::{failure, lack, open, print, print_json, progress, tell};
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
 
@@ -57,7 +57,7 @@ pub fn verify(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
         all.push(found);
     }
     if json {
-        crate::commands::print_json(&all)?;
+        print_json(&all)?;
     }
     Ok(worst)
 }
