@@ -76,7 +76,7 @@ test-kernels: test-programs
 test-kernels-quick:
 	@$(MAKE) test-kernels KERNELS="6.1 7.3" KERNELS_OPTIONS="--suite quick $(KERNELS_OPTIONS)"
 
-# `serve firecracker` with Firecracker's own crates as its client; `serve criu` with CRIU itself,
+# `serve firecracker` with Firecracker's own crates, and with Firecracker where PAGETIDE_FIRECRACKER names it; `serve criu` with CRIU itself,
 # in two versions: real programs, and CRIU's own tests. Needs root. Exit code 77 of a script: it cannot be done here.
 SERVE_OPTIONS ?=
 test-serve: build

@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""`pagetide serve firecracker` with Firecracker's own crates as its client.
+"""`pagetide serve firecracker` with Firecracker's own crates as its client, and with Firecracker.
 
 usage: run.py --pagetide PATH --work DIRECTORY [--only WORD]
 
-The client is built by cargo from Cargo.toml beside this; its `userfaultfd` needs libclang. What cannot be had is SKIPPED, loudly; exit code 77 if that is everything.
+The client is built by cargo from Cargo.toml beside this; its `userfaultfd` needs libclang. Firecracker
+itself is run where the environment's PAGETIDE_FIRECRACKER, or PATH, names it and /dev/kvm runs a
+guest. What cannot be had is SKIPPED, loudly; exit code 77 if that is everything.
 """
 import argparse
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import clients
+import machines
 from serving import Failed, Server, Unable, fresh, say
 
 HERE = Path(__file__).resolve().parent
@@ -28,28 +30,31 @@ def build_client(work):
     except OSError as error:
         raise Unable(f"cargo does not run: {error}") from error
     if done.returncode:
-        raise Unable(f"it cannot be built here (libclang-dev?): {done.stderr.strip()[-600:]}")
+        raise Unable(f"it cannot be built here (is there a libclang?): {done.stderr.strip()[-600:]}")
     return target / "debug/firecracker-client"
+
+
+class Start:
+    """Starts servers, one at a time, in a directory of theirs."""
+
+    def __init__(self, pagetide, place):
+        self.pagetide, self.place = pagetide, place
+
+    def __call__(self, image, options, name=None):
+        """Over the file that `image` makes in that directory, or has elsewhere."""
+        fresh(self.place)
+        return Server(self.pagetide, self.place, image(self.place), options, name)
 
 
 class Run:
     """What was run, and what failed."""
 
-    def __init__(self, options):
-        self.options = options
+    def __init__(self, only):
+        self.only = only
         self.passed, self.failed = 0, []
 
-    def start(self, label):
-        """What starts a server in a directory named after `label`."""
-        place = self.options.work / re.sub(r"\W+", "-", label)
-
-        def start(image, options, name=None):
-            return Server(self.options.pagetide, fresh(place), image(place), options, name)
-
-        return start
-
     def run(self, label, test):
-        if self.options.only not in label:
+        if self.only not in label:
             return
         try:
             figures = test()
@@ -70,16 +75,18 @@ def main():
     options = parser.parse_args()
     options.work, options.pagetide = options.work.resolve(), options.pagetide.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
-    run = Run(options)
+    run = Run(options.only)
+    start = Start(options.pagetide, options.work / "server")
     for what, prepare, tests in [
         ("a client of Firecracker's crates", build_client, clients.tests),
+        ("Firecracker itself", machines.prepare, machines.tests),
     ]:
         try:
-            prepared = prepare(options.work)
+            made = tests(prepare(options.work), start)
         except Unable as why:
             say(f"SKIPPED: {what}: {why}")
             continue
-        for name, test in tests(prepared, run.start(what)):
+        for name, test in made:
             run.run(f"{what}, {name}", test)
     if run.failed:
         say(f"FAILED: {'; '.join(run.failed)}")

@@ -31,6 +31,11 @@ def expect(what, seen, right):
         raise Failed(f"{what}: {seen}, and should be {right}")
 
 
+def expect_between(what, seen, least, most):
+    if not least <= seen <= most:
+        raise Failed(f"{what}: {seen}, and should be from {least} to {most}")
+
+
 def until(what, is_so, also=lambda: ""):
     """Waits until `is_so`; `also` has more to say if that does not come."""
     deadline = time.monotonic() + PATIENCE
