@@ -91,13 +91,16 @@ class Machine:
         if answer.status >= 300:
             raise Failed(f"{method} {path}: {answer.status} {text}")
 
-    def boot(self, kernel, mebibytes, huge):
-        """A guest that is `kernel` alone."""
+    def boot(self, kernel, mebibytes, huge=False, hotplug=0):
+        """A guest that is `kernel` alone, with a balloon where pages are not huge. So many MiB can be
+        plugged in."""
         pages = {"huge_pages": "2M"} if huge else {}
         self.call("PUT", "/machine-config", vcpu_count=1, mem_size_mib=mebibytes, **pages)
         self.call("PUT", "/boot-source", kernel_image_path=str(kernel), boot_args="")
         if not huge:
             self.call("PUT", "/balloon", amount_mib=0, deflate_on_oom=False, stats_polling_interval_s=0)
+        if hotplug:
+            self.call("PUT", "/hotplug/memory", total_size_mib=hotplug)
         self.call("PUT", "/actions", action_type="InstanceStart")
 
     def pause(self):
@@ -120,6 +123,11 @@ class Machine:
         """Has the balloon take so much, and the guest give it; how many pages it says it gave."""
         self.call("PATCH", "/balloon", amount_mib=mebibytes)
         return self.ask("b", r"given up: (\d+)")
+
+    def plug(self, mebibytes, letter="p"):
+        """Has the guest have so much memory plugged in; how many pages that is by its own word."""
+        self.call("PATCH", "/hotplug/memory", requested_size_mib=mebibytes)
+        return self.ask(letter, r"plugged: (\d+)")
 
     def ask(self, letter, answer):
         """Types `letter` at the serial port; the number in the answer."""

@@ -14,6 +14,9 @@ FILLED = PAGES - 2 * 256
 # What the balloon takes, and how many pages that is.
 BALLOON = 8
 TAKEN = BALLOON * 256
+# What may be plugged in beside, and what is; both in MiB. (A part of the first 128 MiB: Firecracker has the
+# others be inaccessible.)
+HOTPLUG, PLUGGED = 256, 6
 # Those that Firecracker may write to while it restores or resumes a guest: clocks and the like.
 WRITTEN = 4
 # Pages of a working set that have come.
@@ -47,14 +50,18 @@ class Machines:
         self.program, self.guest, self.place, self.start = program, guest, place, start
         self.state, self.memory = place / "state", place / "memory"
 
-    def make_snapshot(self, huge=False):
-        """Boots the guest and writes the snapshot that clones are restored from, in place of the last."""
+    def make_snapshot(self, huge=False, plugged=0):
+        """Boots the guest and writes the snapshot that clones are restored from, in place of the last.
+        With MiB that were plugged in."""
+        total = HOTPLUG if plugged else 0
         with self.machine("source") as machine:
-            machine.boot(self.guest, MEBIBYTES, huge)
+            machine.boot(self.guest, MEBIBYTES, huge, total)
             expect("pages that the guest fills", machine.says(r"filled: (\d+)"), FILLED)
+            if plugged:
+                expect("pages plugged in", machine.plug(plugged), plugged * 256)
             machine.pause()
             machine.snapshot(fresh(self.place))
-        expect("bytes of the image", self.memory.stat().st_size, PAGES * PAGE)
+        expect("bytes of the image", self.memory.stat().st_size, (PAGES + total * 256) * PAGE)
 
     def machine(self, name="clone"):
         return Machine(self.program, self.place.parent / name)
@@ -62,10 +69,10 @@ class Machines:
     def server(self, *options, name=None):
         return self.start(lambda _: self.memory, options, name)
 
-    def verify(self, machine):
-        """The guest looks at every page it filled, wrote to or gave up."""
+    def verify(self, machine, more=0):
+        """The guest looks at every page it filled, wrote to or gave up, and at so many plugged in."""
         right, wrong = machine.ask("v", r"verified: (\d+) right, (\d+) wrong")
-        if wrong or right != FILLED:
+        if wrong or right != FILLED + more:
             raise Failed(f"the guest finds {right} pages right, {wrong} wrong\n{machine.log()}")
 
     def two_clones(self):
@@ -179,6 +186,27 @@ class Machines:
             self.verify(machine)
         return f"{before} faults without a working set, {after} with one"
 
+    def plugged_memory(self):
+        """A guest with memory plugged in, a part of what could be: the rest cannot be accessed, and lies
+        in the same region. It gives that back, and takes it again."""
+        self.make_snapshot(plugged=PLUGGED)
+        pages = PLUGGED * 256
+        for options in [(), ("--prefetch-rate", "max")]:
+            with self.server(*options) as server, self.machine() as machine:
+                machine.restore(self.state, server)
+                self.verify(machine, pages)
+                if options:
+                    brought = ["fault_pages", "block_pages", "background_pages"]
+                    server.reaches(PAGES + HOTPLUG * 256, *brought)
+                expect("pages left", machine.plug(2, "u"), 512)
+                if not options:
+                    server.reaches(pages - 512, "removed_pages")
+                self.verify(machine, 512)
+                expect("pages plugged in", machine.plug(PLUGGED + 2), pages + 512)
+                self.verify(machine, pages + 512)
+                expect("lost pages", server.total("lost_pages"), 0)
+        return f"{pages} pages plugged in of {HOTPLUG * 256}, {pages - 512} given back"
+
     def of_huge_pages(self):
         """A guest in huge pages of 2 MiB, which Firecracker restores with such a handler alone."""
         with huge_pages(MEBIBYTES // 2 * 2):
@@ -222,5 +250,6 @@ def tests(prepared, start):
         ("names of its examples", machines.by_its_examples_names),
         ("a store", machines.packed),
         ("a working set", machines.working_set),
+        ("memory plugged in", machines.plugged_memory),
         ("huge pages", machines.of_huge_pages),
     ]

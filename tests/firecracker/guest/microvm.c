@@ -4,6 +4,8 @@
  *   v     verifies all of it, and says how many pages are right, how many wrong
  *   1..9  writes to one page in seven, so that clones differ by the digit
  *   b     gives as many pages to the balloon as the host asks for; they are to read as zeros from then on
+ *   p     takes as much memory as the host has it plug in beside its own, and fills it
+ *   u     gives that back
  *
  * Linked to be loaded at 1 MiB and entered in long mode, with the first GiB mapped as it is (boot protocol of Linux).
  */
@@ -19,11 +21,12 @@ enum { PAGE = 4096, WORDS = PAGE / 8, SERIAL = 0x3f8, QUEUE = 256, FIRST = (2 <<
 #define STEP 1
 #endif
 
-/* virtio-mmio: Firecracker's first device, and its registers. */
-#define DEVICE 0xc0001000ul
+/* virtio-mmio: where Firecracker has its first device, and registers. */
+#define DEVICES 0xc0001000ul
 enum { MAGIC = 0x00, ID = 0x08, FEATURES = 0x20, FEATURES_PART = 0x24, QUEUE_SELECT = 0x30, QUEUE_SIZE = 0x38 };
 enum { QUEUE_READY = 0x44, NOTIFY = 0x50, STATUS = 0x70, DESCRIPTORS = 0x80, AVAILABLE = 0x90, USED = 0xa0 };
-enum { CONFIG = 0x100, BALLOON = 5 };
+enum { CONFIG = 0x100, BALLOON = 5, MEMORY = 24, DRIVER = 3, FEATURES_OK = 8, DRIVER_OK = 4 };
+enum { NEXT = 1, WRITE = 2, BLOCK = 2 << 20 };
 
 struct descriptor { u64 address; u32 len; u16 flags, next; };
 struct available { u16 flags, index, ring[QUEUE], event; };
@@ -33,12 +36,19 @@ static struct queue {
     struct descriptor descriptors[QUEUE];
     struct available available __attribute__((aligned(16)));
     struct used used __attribute__((aligned(16)));
-} queues[2] __attribute__((aligned(PAGE)));
+} queues[3] __attribute__((aligned(PAGE)));
 /* Pages that are on their way to the balloon. */
 static u32 frames[QUEUE] __attribute__((aligned(PAGE)));
-/* What maps the devices below 4 GiB. */
-static u64 directory[512] __attribute__((aligned(PAGE)));
-static u64 pages, ballooned;
+/* What is asked of the device that plugs memory in, and its answer. */
+static struct { u16 type, padding[3]; u64 address; u16 blocks, more[3]; } request;
+static struct { u16 type, padding[3], state; } answer;
+/* What maps the devices below 4 GiB, and memory that is plugged in. */
+static u64 low[512] __attribute__((aligned(PAGE))), high[512] __attribute__((aligned(PAGE)));
+static u64 upper[512] __attribute__((aligned(PAGE)));
+/* Where their registers are, or 0. */
+static u64 balloon, memory;
+/* The end of its own memory, what the balloon has of it, and what is plugged in, in pages. */
+static u64 pages, ballooned, plugged, plugged_at;
 static u8 mark;
 
 static void out(u16 port, u8 value) { __asm__ volatile("outb %0, %1" : : "a"(value), "Nd"(port) : "memory"); }
@@ -76,12 +86,12 @@ static void say_count(const char *before, u64 count, const char *after)
     say(after);
 }
 
-static volatile u32 *device(u32 offset) { return (volatile u32 *)(DEVICE + offset); }
+static volatile u32 *reg(u64 device, u32 offset) { return (volatile u32 *)(device + offset); }
 
 static u64 *page(u64 number) { return (u64 *)(number * PAGE); }
 
 /* Whether nothing is to be written to a page: one in five is zeros. */
-static int is_zeros(u64 number) { return number >= pages - ballooned || number % 5 == 3; }
+static int is_zeros(u64 number) { return (number < pages && number >= pages - ballooned) || number % 5 == 3; }
 
 static u64 seed(u64 number)
 {
@@ -89,9 +99,10 @@ static u64 seed(u64 number)
     return mark && number % 7 == 0 ? value ^ mark : value;
 }
 
-static void fill(u64 every)
+/* Every so many of those from `first` to `end`. */
+static void fill(u64 first, u64 end, u64 every)
 {
-    for (u64 number = (FIRST + every - 1) / every * every; number < pages; number += every)
+    for (u64 number = (first + every - 1) / every * every; number < end; number += every)
         for (u64 at = 0, value = seed(number); at < WORDS && !is_zeros(number); at += STEP)
             page(number)[at] = value + at;
 }
@@ -105,16 +116,23 @@ static int is_right(u64 number)
     return 1;
 }
 
-static void verify(void)
+/* How many of those from `first` to `end` are right. */
+static u64 verify(u64 first, u64 end)
 {
-    u64 right = 0, wrong = 0;
-    for (u64 number = FIRST; number < pages; number++)
+    u64 right = 0;
+    for (u64 number = first; number < end; number++)
         if (is_right(number))
             right++;
-        else if (!wrong++)
+        else if (right == number - first)
             say_count("the first wrong page is ", number, "\n");
+    return right;
+}
+
+static void verify_all(void)
+{
+    u64 right = verify(FIRST, pages) + verify(plugged_at, plugged_at + plugged);
     say_count("verified: ", right, " right, ");
-    say_count("", wrong, " wrong\n");
+    say_count("", pages - FIRST + plugged - right, " wrong\n");
 }
 
 /* The last page of memory: that of the e820 entry which begins at 1 MiB, of the boot parameters. */
@@ -131,73 +149,116 @@ static u64 end_of_memory(const u8 *parameters)
     return 0;
 }
 
-static void make_queue(u32 number, struct queue *queue)
+static void make_queue(u64 device, u32 number, struct queue *queue)
 {
     u64 parts[] = {(u64)queue->descriptors, (u64)&queue->available, (u64)&queue->used};
     u32 registers[] = {DESCRIPTORS, AVAILABLE, USED};
-    *device(QUEUE_SELECT) = number;
-    *device(QUEUE_SIZE) = QUEUE;
+    *reg(device, QUEUE_SELECT) = number;
+    *reg(device, QUEUE_SIZE) = QUEUE;
     for (int part = 0; part < 3; part++) {
-        *device(registers[part]) = (u32)parts[part];
-        *device(registers[part] + 4) = (u32)(parts[part] >> 32);
+        *reg(device, registers[part]) = (u32)parts[part];
+        *reg(device, registers[part] + 4) = (u32)(parts[part] >> 32);
     }
-    *device(QUEUE_READY) = 1;
+    *reg(device, QUEUE_READY) = 1;
 }
 
-/* Finds the balloon, if there is one, and makes it ready. */
-static void start_balloon(void)
+/* Makes the device of this kind ready, with these features of its own and so many queues; where it is, or 0. */
+static u64 start(u32 id, u32 features, struct queue *first, u32 count)
 {
-    /* The fourth GiB, by the tables that the processor was started with. */
-    for (u64 entry = 0; entry < 512; entry++)
-        directory[entry] = (0xc0000000ul + (entry << 21)) | 0x83;
-    ((volatile u64 *)0xa000)[3] = (u64)directory | 0x03;
-    __asm__ volatile("mov %%cr3, %%rax; mov %%rax, %%cr3" : : : "rax", "memory");
-    if (*device(MAGIC) != 0x74726976 || *device(ID) != BALLOON)
-        return say("no balloon\n");
-    /* Acknowledged, driver; the version of the protocol and no other feature; features, driver ready. */
-    *device(STATUS) = 0;
-    *device(STATUS) = 1;
-    *device(STATUS) = 3;
-    *device(FEATURES_PART) = 1;
-    *device(FEATURES) = 1;
-    *device(STATUS) = 11;
-    for (u32 number = 0; number < 2; number++)
-        make_queue(number, &queues[number]);
-    *device(STATUS) = 15;
-    say("a balloon\n");
-}
-
-/* Hands `count` pages below those that were handed over to the balloon, and waits until they are gone. */
-static void hand_over(u32 count)
-{
-    struct queue *queue = &queues[0];
+    u64 device = DEVICES;
+    while (*reg(device, MAGIC) == 0x74726976 && *reg(device, ID) != id)
+        device += PAGE;
+    if (*reg(device, MAGIC) != 0x74726976)
+        return 0;
+    *reg(device, STATUS) = 0;
+    *reg(device, STATUS) = 1;
+    *reg(device, STATUS) = DRIVER;
+    *reg(device, FEATURES_PART) = 0;
+    *reg(device, FEATURES) = features;
+    /* The version of the protocol. */
+    *reg(device, FEATURES_PART) = 1;
+    *reg(device, FEATURES) = 1;
+    *reg(device, STATUS) = DRIVER | FEATURES_OK;
     for (u32 number = 0; number < count; number++)
-        frames[number] = pages - ballooned - 1 - number;
-    queue->descriptors[0] = (struct descriptor){(u64)frames, count * 4, 0, 0};
+        make_queue(device, number, first + number);
+    *reg(device, STATUS) = DRIVER | FEATURES_OK | DRIVER_OK;
+    return device;
+}
+
+/* Maps the fourth GiB, and the first one from 512 GiB on, in the tables that the processor was started with. */
+static void map(void)
+{
+    for (u64 entry = 0; entry < 512; entry++) {
+        low[entry] = (0xc0000000ul + (entry << 21)) | 0x83;
+        high[entry] = ((1ul << 39) + (entry << 21)) | 0x83;
+    }
+    upper[0] = (u64)high | 0x03;
+    ((volatile u64 *)0xa000)[3] = (u64)low | 0x03;
+    ((volatile u64 *)0x9000)[1] = (u64)upper | 0x03;
+    __asm__ volatile("mov %%cr3, %%rax; mov %%rax, %%cr3" : : : "rax", "memory");
+}
+
+/* Hands over what the first descriptors say, and waits until it was dealt with. */
+static void hand_over(u64 device, struct queue *queue)
+{
     u16 next = queue->available.index;
     queue->available.ring[next % QUEUE] = 0;
     barrier();
     *(volatile u16 *)&queue->available.index = ++next;
     barrier();
-    *device(NOTIFY) = 0;
+    *reg(device, NOTIFY) = 0;
     while (*(volatile u16 *)&queue->used.index != next)
         __asm__ volatile("pause");
+    barrier();
+}
+
+/* Pages below those that were given up before. */
+static void give_up(u32 count)
+{
+    for (u32 number = 0; number < count; number++)
+        frames[number] = pages - ballooned - 1 - number;
+    queues[0].descriptors[0] = (struct descriptor){(u64)frames, count * 4, 0, 0};
+    hand_over(balloon, &queues[0]);
     ballooned += count;
 }
 
 static void inflate(void)
 {
-    u32 wanted = *device(CONFIG);
+    u32 wanted = *reg(balloon, CONFIG);
     while (ballooned < wanted)
-        hand_over(wanted - ballooned < QUEUE ? wanted - ballooned : QUEUE);
+        give_up(wanted - ballooned < QUEUE ? wanted - ballooned : QUEUE);
     say_count("given up: ", ballooned, "\n");
+}
+
+/* Plugs blocks of 2 MiB in (0), or out (1), as many as the host asks for; all are the first of their region. */
+static void plug(u16 type)
+{
+    u64 asked = *(volatile u64 *)reg(memory, CONFIG + 48) / PAGE;
+    u64 address = *(volatile u64 *)reg(memory, CONFIG + 16);
+    u64 blocks = (type ? plugged - asked : asked - plugged) * PAGE / BLOCK;
+    plugged_at = address / PAGE;
+    request.type = type;
+    request.address = address + (type ? asked : plugged) * PAGE;
+    request.blocks = blocks;
+    queues[2].descriptors[0] = (struct descriptor){(u64)&request, sizeof request, NEXT, 1};
+    queues[2].descriptors[1] = (struct descriptor){(u64)&answer, sizeof answer, WRITE, 0};
+    answer.type = 99;
+    hand_over(memory, &queues[2]);
+    if (*(volatile u16 *)&answer.type)
+        return say_count("refused: ", answer.type, "\n");
+    fill(plugged_at + plugged, plugged_at + asked, 1);
+    plugged = asked;
+    say_count("plugged: ", plugged, "\n");
 }
 
 __attribute__((noreturn, used)) static void guest(const u8 *parameters)
 {
     pages = end_of_memory(parameters);
-    start_balloon();
-    fill(1);
+    map();
+    balloon = start(BALLOON, 0, &queues[0], 2);
+    /* With memory that is not to be touched while it is not plugged in, which Firecracker insists on. */
+    memory = start(MEMORY, 2, &queues[2], 1);
+    fill(FIRST, pages, 1);
     say_count("filled: ", pages - FIRST, "\n");
     for (;;) {
         /* Has a byte come? */
@@ -207,12 +268,15 @@ __attribute__((noreturn, used)) static void guest(const u8 *parameters)
         }
         u8 letter = in(SERIAL);
         if (letter == 'v')
-            verify();
+            verify_all();
         else if (letter == 'b')
             inflate();
+        else if (letter == 'p' || letter == 'u')
+            plug(letter == 'u');
         else if (letter >= '1' && letter <= '9') {
             mark = letter;
-            fill(7);
+            fill(FIRST, pages, 7);
+            fill(plugged_at, plugged_at + plugged, 7);
             say("marked\n");
         }
     }
