@@ -89,10 +89,12 @@ test-kernels: test-programs
 test-kernels-quick:
 	@$(MAKE) test-kernels KERNELS="6.1 7.3" KERNELS_OPTIONS="--suite quick $(KERNELS_OPTIONS)"
 
-# `serve criu` with CRIU itself, in two versions: real programs, and CRIU's own tests. Needs root. Exit code 77 of the script: it cannot be done here.
+# `serve firecracker` with Firecracker's own crates, and with Firecracker where PAGETIDE_FIRECRACKER names it; `serve criu` with CRIU itself,
+# in two versions: real programs, and CRIU's own tests. Needs root. Exit code 77 of a script: it cannot be done here.
 SERVE_OPTIONS ?=
 test-serve: build
-	-@./examples/install-for-tests.sh redis-server=redis-server make=make gcc=gcc
+	-@./examples/install-for-tests.sh redis-server=redis-server make=make gcc=gcc clang=clang
+	@CARGO="$(CARGO)" python3 tests/firecracker/run.py --pagetide "$(RELEASE)/pagetide" --work "$(TARGET)/firecracker" || test $$? = 77
 	@python3 tests/criu/run.py --pagetide "$(RELEASE)/pagetide" --work "$(TARGET)/criu" $(SERVE_OPTIONS) || test $$? = 77
 
 demo: toolchain
