@@ -64,7 +64,7 @@ class Run:
             self.failed.append(label)
             return say(f"{label}: FAILED: {error}")
         self.passed += 1
-        say(f"{label}: every byte is right; {figures}")
+        say(f"{label}: right; {figures}")
 
 
 def main():
