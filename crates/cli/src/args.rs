@@ -385,7 +385,8 @@ pub struct Run {
     /// policy`; at most 16 Mi of them
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
-    /// Which pages go first: s3fifo (pages that come back soon are kept longer) or fifo
+    /// Which pages go first: s3fifo (pages that come back soon are kept longer), fifo, or accessed
+    /// (those not used of late; Linux 7.3)
     #[arg(long, value_name = "POLICY", default_value = Kind::default().name())]
     pub policy: Kind,
     /// The program and its arguments; after -- its name may begin with a dash

@@ -251,6 +251,32 @@ fn memory_calls_at_random_in_one_mib() {
     }
 }
 
+/// Pages that the kernel tells the use of are protected now and then, whatever the program does
+/// meanwhile.
+#[test]
+fn by_accessed_bits() {
+    if pagetide_kernel::probe::read_write_protection().is_err() {
+        return skipped("by_accessed_bits", "this kernel has none (Linux 7.3)");
+    }
+    for name in [
+        "brk_grow_shrink",
+        "fork_discard",
+        "fork_verify",
+        "fork_while_writing",
+        "io_uring_read",
+        "madvise_dontneed",
+        "memory_calls_at_random",
+        "mprotect_none",
+        "mremap_move",
+        "process_vm",
+        "remap_races",
+        "threads_come_and_go",
+        "two_threads_one_page",
+    ] {
+        hazard(name, &["--resident", "4M", "--policy", "accessed"]);
+    }
+}
+
 /// The hazard on a kernel that lacks what `mask` names.
 fn hazard_under(mask: &str, name: &str) {
     if let Some(reason) = at_risk(name, mask) {

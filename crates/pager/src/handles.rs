@@ -8,6 +8,8 @@ use pagetide_kernel::wait::either;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 
+use crate::page::policy::Kind;
+
 /// What kind of memory a pager serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ownership {
@@ -32,6 +34,9 @@ pub enum StartError {
     /// The kernel lacks a feature that cannot be done without.
     #[error("this kernel's userfaultfd lacks {0} (see `pagetide doctor`)")]
     Feature(&'static str),
+    /// The policy does not go with what is to be paged, or with this kernel.
+    #[error("the policy accessed {0}")]
+    Policy(&'static str),
     /// A system call failed.
     #[error("{0}: {1}")]
     System(&'static str, Errno),
@@ -40,6 +45,9 @@ pub enum StartError {
 pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> StartError {
     move |errno| StartError::System(what, errno)
 }
+
+/// What tells that a page was used.
+const WATCHING: u64 = feature::RWP | feature::RWP_ASYNC;
 
 /// Tries before a new mapping is given up to whoever registers it first.
 const TRIES: usize = 64;
@@ -87,9 +95,14 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// Opens everything. The calling thread's descriptor table is where the descriptors live.
+    /// Opens everything, for a pager with this policy. The calling thread's descriptor table is
+    /// where the descriptors live.
+    ///
+    /// # Errors
+    /// Where userfaultfd, or what the policy needs of it, is not to be had.
     pub fn open(
         ownership: Ownership,
+        policy: Kind,
         device: Option<rustix::fd::BorrowedFd<'_>>,
     ) -> Result<Handles, StartError> {
         let open = || match ownership {
@@ -109,7 +122,24 @@ impl Handles {
                 thread_id | feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP
             }
         };
-        let wanted = feature::PAGEFAULT_FLAG_WP | events | optional;
+        let content_tells = ownership == Ownership::Program && optional & feature::MOVE != 0;
+        let watches = match policy.make().watched() {
+            None => 0,
+            Some(_) if ownership != Ownership::Program => {
+                return Err(StartError::Policy(
+                    "is for whole programs; take s3fifo or fifo",
+                ));
+            }
+            // Memory is protected against reads, or against writes.
+            Some(_) if !content_tells || has & WATCHING != WATCHING => {
+                return Err(StartError::Policy(
+                    "needs read-write protection (Linux 7.3, see `pagetide doctor`); take s3fifo \
+                     or fifo",
+                ));
+            }
+            Some(_) => WATCHING,
+        };
+        let wanted = feature::PAGEFAULT_FLAG_WP | events | optional | watches;
         let negotiate = |features| Uffd::negotiate(open()?, features).map_err(system("UFFDIO_API"));
         use rustix::event::{EventfdFlags, eventfd};
         let uffd = negotiate(wanted)?;
@@ -127,7 +157,7 @@ impl Handles {
             },
             copy_protects: ownership != Ownership::Program
                 || has & feature::WP_HUGETLBFS_SHMEM != 0,
-            content_tells: ownership == Ownership::Program && optional & feature::MOVE != 0,
+            content_tells,
             bell,
         })
     }

@@ -82,8 +82,9 @@ fn set_up_child(agent: &'static Agent, mut kept: Kept, birth: Birth) -> Result<(
     pager.reset_after_fork();
     // SAFETY: a descriptor kept open for good.
     let device_fd = device.map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-    pager
-        .replace_handles(Handles::open(Ownership::Program, device_fd).map_err(|e| e.to_string())?)
+    let policy = agent.config.wishes.policy;
+    Handles::open(Ownership::Program, policy, device_fd)
+        .and_then(|handles| pager.replace_handles(handles))
         .map_err(|e| e.to_string())?;
     pager
         .register_after_fork()

@@ -158,9 +158,10 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
     let device = pagetide_kernel::uffd::open_device().ok();
     let proc = procfs::open_directory().ok().map(OwnedFd::into_raw_fd);
     proc.into_iter().for_each(procfs::keep);
-    let handles = Handles::open(Ownership::Program, device.as_ref().map(|d| d.as_fd()))
-        .map_err(|e| e.to_string())?;
     let wishes = &config.wishes;
+    let device_fd = device.as_ref().map(|device| device.as_fd());
+    let handles =
+        Handles::open(Ownership::Program, wishes.policy, device_fd).map_err(|e| e.to_string())?;
     let store = pagetide_store::open(&wishes.store).map_err(|e| {
         let uri = pagetide_store::redact(&wishes.store);
         Refusal::of_store(format!("store {uri}: {e}"))

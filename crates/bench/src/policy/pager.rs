@@ -1,5 +1,6 @@
 //! The pager's own policies, run on words and queues as the pager runs them: told of misses, and of
-//! accesses to pages that are held aside for a while before they are evicted (soft faults).
+//! accesses to pages that are held aside for a while before they are evicted (soft faults), and of
+//! first accesses to pages that are watched (by the kernel alone).
 use std::collections::VecDeque;
 
 use pagetide_pager::page::policy::{Kind, Policy, Queue, Verdict};
@@ -21,6 +22,8 @@ pub struct Pager {
     policy: Box<dyn Policy>,
     words: Vec<Word>,
     at: Vec<At>,
+    /// Accessed since it came to a watched queue.
+    used: Vec<bool>,
     small: VecDeque<u32>,
     main: VecDeque<u32>,
     /// The oldest first, with void entries.
@@ -38,6 +41,7 @@ impl Pager {
             policy: kind.make(),
             words: vec![Word::default(); trace.pages],
             at: vec![At::Nowhere; trace.pages],
+            used: vec![false; trace.pages],
             small: VecDeque::new(),
             main: VecDeque::new(),
             held: VecDeque::new(),
@@ -70,7 +74,14 @@ impl Pager {
             let Some(page) = self.queue(queue).pop_front() else {
                 return;
             };
-            match self.policy.judge(self.words[page as usize], queue, budget) {
+            let word = self.words[page as usize];
+            let is_watched = self.policy.watched() == Some(queue);
+            let verdict = match is_watched && self.used[page as usize] {
+                true => Verdict::Keep(word, queue),
+                false => self.policy.judge(word, queue, budget),
+            };
+            self.used[page as usize] = false;
+            match verdict {
                 Verdict::Keep(word, to) => {
                     self.words[page as usize] = word;
                     self.queue(to).push_back(page);
@@ -113,7 +124,10 @@ impl Cache for Pager {
         let at = self.at[page as usize];
         let word = self.words[page as usize];
         let (word, queue) = match at {
-            At::Queue => return true,
+            At::Queue => {
+                self.used[page as usize] = true;
+                return true;
+            }
             At::Held(_) => {
                 self.soft_faults += 1;
                 self.held_pages -= 1;

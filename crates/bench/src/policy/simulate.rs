@@ -57,7 +57,7 @@ pub struct Plan {
 /// Makes a cache of so many pages for a trace.
 type Maker = fn(&Trace, usize) -> Box<dyn Cache>;
 
-const POLICIES: [(&str, Maker); 8] = [
+const POLICIES: [(&str, Maker); 9] = [
     ("fifo", |trace, pages| Box::new(Fifo::new(trace, pages))),
     ("lru", |trace, pages| Box::new(Lru::new(trace, pages))),
     ("clock", |trace, pages| Box::new(Clock::new(trace, pages))),
@@ -68,6 +68,9 @@ const POLICIES: [(&str, Maker); 8] = [
     }),
     ("pager-s3fifo", |trace, pages| {
         Box::new(Pager::new(trace, pages, policy::Kind::S3Fifo))
+    }),
+    ("pager-accessed", |trace, pages| {
+        Box::new(Pager::new(trace, pages, policy::Kind::Accessed))
     }),
     ("min", |trace, pages| Box::new(Min::new(trace, pages))),
 ];

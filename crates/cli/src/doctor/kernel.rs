@@ -331,8 +331,8 @@ fn calls(situation: Situation) -> Vec<Finding> {
             "read-write protection",
             Need::Elsewhere,
             probe::read_write_protection(),
-            "which pages a program no longer uses (RWP, RWP_ASYNC and PAGE_IS_ACCESSED); nothing \
-             depends on it yet",
+            "`--policy accessed`: which pages a program no longer uses (RWP, RWP_ASYNC and \
+             PAGE_IS_ACCESSED)",
             &newer("7.3"),
         ),
         call(

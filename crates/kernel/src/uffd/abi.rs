@@ -114,6 +114,7 @@ pub(super) const MOVE_MODE_ALLOW_SRC_HOLES: u64 = 1 << 1;
 pub(super) const WRITEPROTECT_MODE_WP: u64 = 1 << 0;
 pub(super) const REGISTER_MODE_MISSING: u64 = 1 << 0;
 pub(super) const REGISTER_MODE_WP: u64 = 1 << 1;
+pub(super) const REGISTER_MODE_RWP: u64 = 1 << 3; // 7.3
 
 /// Where the address space of a process ends that asks for no more than 47 bits.
 pub(super) const USER_END_PAGE: u64 = (1 << (47 - PAGE_SHIFT)) - 1;

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{self, Updater};
 
 use super::abi::*;
+use super::feature;
 use super::message::Message;
 use crate::mask;
 use crate::page::{PageNumber, PageRange};
@@ -62,13 +63,21 @@ impl Uffd {
         self.register_modes(range, REGISTER_MODE_WP)
     }
 
-    /// Registers private anonymous memory for missing and write-protect faults.
+    /// Registers private anonymous memory for missing faults, and for write-protection; with a
+    /// descriptor that negotiated [`feature::RWP`], for read-write protection instead. Where the
+    /// kernel has that not (of memory without access it does not), it is write-protection.
     ///
     /// # Safety
     /// From now on a thread that touches a missing page of `range` waits until someone installs it.
     /// The caller answers for serving those faults for as long as the memory is registered, from a
     /// thread that never touches `range` itself.
     pub unsafe fn register(&self, range: PageRange) -> Result<(), Errno> {
+        if self.features & feature::RWP != 0 {
+            match self.register_modes(range, REGISTER_MODE_MISSING | REGISTER_MODE_RWP) {
+                Err(Errno::INVAL) => {}
+                result => return result,
+            }
+        }
         self.register_modes(range, REGISTER_MODE_MISSING | REGISTER_MODE_WP)
     }
 

@@ -9,7 +9,7 @@
 use rustix::io::Errno;
 use rustix::ioctl::{self, Opcode, Setter, Updater, opcode};
 
-use super::abi::{GROUP, REGISTER_MODE_MISSING, RangeArg, Stop, range_arg};
+use super::abi::{GROUP, REGISTER_MODE_RWP, RangeArg, Stop, range_arg};
 use super::descriptor::Uffd;
 use super::feature;
 use crate::page::PageRange;
@@ -29,7 +29,6 @@ const RWPROTECT: Opcode = opcode::read_write::<ProtectArg>(GROUP, 9);
 const SET_MODE: Opcode = opcode::write::<SetModeArg>(GROUP, 10);
 const _: () = assert!(RWPROTECT == 0xC018_AA09 && SET_MODE == 0x4010_AA0A);
 
-const REGISTER_MODE_RWP: u64 = 1 << 3;
 const PROTECT_MODE_RWP: u64 = 1 << 0;
 const PROTECT_MODE_DONTWAKE: u64 = 1 << 1;
 
@@ -52,20 +51,6 @@ impl Uffd {
     /// write-protection; `EBUSY` for memory of another userfaultfd.
     pub fn register_read_write_protect(&self, range: PageRange) -> Result<(), Errno> {
         self.register_modes(range, REGISTER_MODE_RWP)
-    }
-
-    /// The same, and for missing faults.
-    ///
-    /// # Errors
-    /// As [`Uffd::register_read_write_protect`].
-    ///
-    /// # Safety
-    /// As [`Uffd::register`].
-    pub unsafe fn register_missing_and_read_write_protect(
-        &self,
-        range: PageRange,
-    ) -> Result<(), Errno> {
-        self.register_modes(range, REGISTER_MODE_MISSING | REGISTER_MODE_RWP)
     }
 
     /// Protects the present pages of `range`, or ends that and wakes the threads that wait for

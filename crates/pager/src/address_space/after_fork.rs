@@ -52,6 +52,10 @@ impl Pager {
     /// Registers `range`; where a part of it was left out of the fork by the program's own wish,
     /// the rest of it.
     fn register_mapped(&self, range: PageRange) -> Result<(), Errno> {
+        // Each mapping has the protection that it can have.
+        if self.victims.are_watched() {
+            return self.register_parts(range);
+        }
         // SAFETY: the child's fault thread, started next, serves these faults; until then nothing
         // touches the memory.
         match unsafe { self.handles().uffd.register(range) } {

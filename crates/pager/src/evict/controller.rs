@@ -17,6 +17,7 @@ use super::batch::Batch;
 use super::cold::ColdMemory;
 use super::health::{STALL_LIMIT, StoreHealth};
 use super::staging::{BATCH_PAGES, RUN_PAGES};
+use super::watching::AccessedBits;
 use crate::address_space::throttle::KeptSince;
 use crate::handles::Ownership;
 use crate::measure::rounds::{Rounds, TICK_NS};
@@ -240,7 +241,13 @@ impl<'p> Evictor<'p> {
     fn round(&mut self, count: usize) -> Round {
         let pager = self.pager;
         let (victims, budget) = (&pager.victims, pager.budget.get());
-        victims.take(&pager.table, budget, &mut self.candidates, count);
+        match victims.are_watched() {
+            true => {
+                let mut bits = AccessedBits(pager.handles());
+                victims.take_unused(&pager.table, budget, &mut bits, &mut self.candidates, count);
+            }
+            false => victims.take(&pager.table, budget, &mut self.candidates, count),
+        }
         self.candidates.sort_unstable();
         let most = pager.held_pages() as usize;
         // While somebody waits for room, no more pages are held.

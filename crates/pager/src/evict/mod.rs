@@ -12,3 +12,4 @@ mod measuring;
 pub(crate) mod requested;
 pub(crate) mod sharing;
 pub(crate) mod staging;
+mod watching;

@@ -167,7 +167,7 @@ impl Builder {
             Delivery::Thread => Ownership::Region,
             Delivery::Signal => Ownership::SignalRegion,
         };
-        let handles = Handles::open(ownership, None)?;
+        let handles = Handles::open(ownership, policy, None)?;
         let memory = handles.map_managed(length).map_err(|error| match error {
             StartError::System(_, Errno::NOMEM) => RegionError::Length(length),
             error => error.into(),

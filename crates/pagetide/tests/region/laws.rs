@@ -449,7 +449,7 @@ fn a_stream_is_read_ahead_within_the_budget_and_nothing_is_lost() {
         return;
     }
     let (pages, budget) = (8192, 1024);
-    for policy in pagetide::Policy::ALL {
+    for policy in pagetide::Policy::OF_REGIONS {
         let region = numbered(pages, budget, policy);
         let check = |page: usize| {
             let bytes = region.as_slice()[page * PAGE..][..8].try_into().unwrap();
@@ -517,7 +517,7 @@ fn pages_that_are_used_together_are_read_together() {
         return;
     }
     let (pages, budget, turns) = (16384u64, 4096, 8000);
-    for policy in pagetide::Policy::ALL {
+    for policy in pagetide::Policy::OF_REGIONS {
         let region = numbered(pages as usize, budget, policy);
         let before = region.stats();
         for turn in 0..turns {
@@ -547,7 +547,7 @@ fn what_a_list_names_is_read_ahead() {
         return;
     }
     let (pages, lists, budget) = (8192u64, 64u64, 4096);
-    for policy in pagetide::Policy::ALL {
+    for policy in pagetide::Policy::OF_REGIONS {
         let mut region = numbered((pages + lists) as usize, budget, policy);
         let named = |number: u64| (word(1, number / 512) | 1).wrapping_mul(number * 7919) % pages;
         let start = region.as_ptr() as u64;
@@ -585,7 +585,7 @@ fn a_page_that_is_only_read_is_not_put_again() {
         return;
     }
     let (pages, budget) = (2048u64, 512);
-    for policy in pagetide::Policy::ALL {
+    for policy in pagetide::Policy::OF_REGIONS {
         let region = numbered(pages as usize, budget, policy);
         for turn in 0..8 * pages {
             // In no order that is read ahead.
@@ -607,7 +607,7 @@ fn no_more_pages_read_ahead_are_used_than_were_read_ahead() {
         return;
     }
     let (pages, budget) = (2048, 1024);
-    for policy in pagetide::Policy::ALL {
+    for policy in pagetide::Policy::OF_REGIONS {
         let region = numbered(pages, budget, policy);
         for _ in 0..20 {
             let sum = region.as_slice().iter().step_by(PAGE);

@@ -48,10 +48,17 @@ pub trait Policy: Send + Sync {
         None
     }
 
+    /// The queue whose pages are watched from when they enter it, so that whether one was used is
+    /// known when its turn comes. By default none is.
+    fn watched(&self) -> Option<Queue> {
+        None
+    }
+
     /// The queue to take the next candidate from, by the entries in each and the pages that may be
     /// resident. An empty one must not be named unless both are.
     fn next(&self, small: u64, main: u64, budget: u64) -> Queue;
 
-    /// What becomes of a candidate taken from `queue`.
+    /// What becomes of a candidate taken from `queue`. One that is watched and was used is not
+    /// asked about: it stays, at the end of that queue.
     fn judge(&self, word: Word, queue: Queue, budget: u64) -> Verdict;
 }

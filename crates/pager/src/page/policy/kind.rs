@@ -1,4 +1,5 @@
 //! The policies there are, by name.
+use super::accessed::Accessed;
 use super::contract::Policy;
 use super::fifo::Fifo;
 use super::s3fifo::S3Fifo;
@@ -23,17 +24,22 @@ pub enum Kind {
     /// [`S3Fifo`].
     #[default]
     S3Fifo,
+    /// [`Accessed`]: of whole programs (`pagetide run`), on Linux 7.3 and later.
+    Accessed,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 2] = [Kind::Fifo, Kind::S3Fifo];
+    pub const ALL: [Kind; 3] = [Kind::Fifo, Kind::S3Fifo, Kind::Accessed];
+    /// Those that need nothing of the kernel, and are regions' too.
+    pub const OF_REGIONS: [Kind; 2] = [Kind::Fifo, Kind::S3Fifo];
 
     /// A new policy of this kind.
     pub fn make(self) -> Box<dyn Policy> {
         match self {
             Kind::Fifo => Box::new(Fifo),
             Kind::S3Fifo => Box::new(S3Fifo::default()),
+            Kind::Accessed => Box::new(Accessed),
         }
     }
 
@@ -42,6 +48,7 @@ impl Kind {
         match self {
             Kind::Fifo => "fifo",
             Kind::S3Fifo => "s3fifo",
+            Kind::Accessed => "accessed",
         }
     }
 }
@@ -53,6 +60,8 @@ impl std::str::FromStr for Kind {
         Kind::ALL
             .into_iter()
             .find(|kind| kind.name() == text)
-            .ok_or_else(|| format!("'{text}' is no eviction policy; expected fifo or s3fifo"))
+            .ok_or_else(|| {
+                format!("'{text}' is no eviction policy; expected s3fifo, fifo or accessed")
+            })
     }
 }
