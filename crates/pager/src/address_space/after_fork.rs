@@ -53,7 +53,7 @@ impl Pager {
     /// the rest of it.
     fn register_mapped(&self, range: PageRange) -> Result<(), Errno> {
         // Each mapping has the protection that it can have.
-        if self.victims.are_watched() {
+        if self.victims.watched().is_some() {
             return self.register_parts(range);
         }
         // SAFETY: the child's fault thread, started next, serves these faults; until then nothing

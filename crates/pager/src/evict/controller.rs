@@ -21,6 +21,7 @@ use super::watching::AccessedBits;
 use crate::address_space::throttle::KeptSince;
 use crate::handles::Ownership;
 use crate::measure::rounds::{Rounds, TICK_NS};
+use crate::page::second_chance::SecondChance;
 use crate::pager::Pager;
 use crate::placement::{self, Moves, Place, Turn};
 use crate::protocol::loss::Loss;
@@ -241,12 +242,17 @@ impl<'p> Evictor<'p> {
     fn round(&mut self, count: usize) -> Round {
         let pager = self.pager;
         let (victims, budget) = (&pager.victims, pager.budget.get());
-        match victims.are_watched() {
-            true => {
-                let mut bits = AccessedBits(pager.handles());
-                victims.take_unused(&pager.table, budget, &mut bits, &mut self.candidates, count);
+        match victims.watched() {
+            Some(_) => {
+                let mut chance = SecondChance {
+                    queues: victims,
+                    table: &pager.table,
+                    budget,
+                    watcher: AccessedBits(pager.handles()),
+                };
+                chance.take(&mut self.candidates, count);
             }
-            false => victims.take(&pager.table, budget, &mut self.candidates, count),
+            None => victims.take(&pager.table, budget, &mut self.candidates, count),
         }
         self.candidates.sort_unstable();
         let most = pager.held_pages() as usize;

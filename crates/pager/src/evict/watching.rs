@@ -3,7 +3,7 @@ use pagetide_kernel::uffd::Stop;
 use pagetide_kernel::{PageNumber, PageRange};
 
 use crate::handles::Handles;
-use crate::page::victims::Watcher;
+use crate::page::second_chance::Watcher;
 
 /// Watches a program's pages with the pager's own descriptors.
 pub(super) struct AccessedBits<'p>(pub &'p Handles);

@@ -3,6 +3,7 @@
 pub(crate) mod backing;
 pub mod policy;
 pub mod queue;
+pub(crate) mod second_chance;
 pub mod table;
 pub mod transitions;
 pub(crate) mod victims;
