@@ -1,6 +1,7 @@
 //! The runs there are, in the [base directories](crate::bases) that this user may see, and the
 //! living processes in them.
-use std::fs::{self, File};
+use std::fs::{self, DirEntry, File};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -118,21 +119,41 @@ pub fn runs(base: &Path) -> Vec<PathBuf> {
 }
 
 /// Removes this user's run directories in which neither the launcher nor any governed process
-/// lives.
+/// lives. What only looks like one stays: the base may be any directory that the user names.
 pub fn clean_stale(base: &Path) {
     // A directory with this process's own number that nobody holds is an earlier process's: in a
     // container started again, each launcher may be process 1.
     let here = std::process::id();
     for run in runs(base) {
-        let pid = files::launcher_of(&run);
-        let ours = fs::symlink_metadata(&run).is_ok_and(|meta| meta.uid() == geteuid().as_raw());
+        let Some(pid) = files::launcher_of(&run) else {
+            continue;
+        };
+        let ours = fs::symlink_metadata(&run)
+            .is_ok_and(|meta| meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0);
         // By its number as well: it may not have come to holding the directory yet.
         let launcher_alive = || {
             File::open(&run).is_ok_and(|directory| held::is_held(directory) == Some(true))
-                || pid.is_some_and(|pid| pid != here && governed::is_launcher(pid))
+                || pid != here && governed::is_launcher(pid)
         };
         if ours && !launcher_alive() && !governed::any_alive(&run) {
-            let _ = fs::remove_dir_all(&run);
+            let _ = remove(&run);
         }
     }
+}
+
+/// Removes a run's directory with the files that are made in such a one; where anything else is in
+/// it, nothing.
+fn remove(run: &Path) -> io::Result<()> {
+    let entries = fs::read_dir(run)?.collect::<io::Result<Vec<_>>>()?;
+    let is_of_a_run = |entry: &DirEntry| {
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        !is_directory && entry.file_name().to_str().is_some_and(files::is_of_a_run)
+    };
+    if !entries.iter().all(is_of_a_run) {
+        return Ok(());
+    }
+    for entry in entries {
+        fs::remove_file(entry.path())?;
+    }
+    fs::remove_dir(run)
 }

@@ -197,3 +197,53 @@ fn a_directory_of_another_user_is_named_as_such() {
         .expect_told("PAGETIDE_BASE_DIR")
         .expect_told("belongs to user 65534");
 }
+
+/// The base may be any directory, and `run-3` what somebody calls an experiment.
+#[test]
+fn what_only_looks_like_a_run_is_not_removed() {
+    let base = tempfile::tempdir().expect("a directory can be made");
+    let made = |name: &str, mode: u32, files: &[&str]| {
+        let directory = base.path().join(name);
+        DirBuilder::new()
+            .mode(mode)
+            .create(&directory)
+            .expect("made");
+        for file in files {
+            let path = directory.join(file);
+            fs::create_dir_all(path.parent().expect("it is in one")).expect("made");
+            fs::write(path, "mine").expect("written");
+        }
+        directory
+    };
+    let kept = [
+        made("run-001", 0o700, &["lines"]),
+        made("run-data", 0o700, &["lines"]),
+        made("run-4194301", 0o755, &["lines"]),
+        made("run-4194302", 0o700, &["checkpoints/weights"]),
+        made("run-4194303", 0o700, &["lines", "7.sock", "weights"]),
+    ];
+    let of_a_run = made(
+        "run-4194304",
+        0o700,
+        &["lines", "tree", "7-9.stats", "7.lost"],
+    );
+    let binary = binary().unwrap_or_else(|error| panic!("{error}"));
+    for words in [&["ps"][..], &["metrics", "--once"]] {
+        let mut command = Command::new(&binary);
+        command.args(words).arg("--run-dir").arg(base.path());
+        run(&mut command, LIMIT).expect_code(0);
+    }
+    for directory in kept {
+        let shown = directory.display();
+        let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{shown}: {error}"));
+        assert!(entries.count() > 0, "{shown} is empty");
+    }
+    assert!(fs::read(base.path().join("run-4194302/checkpoints/weights")).is_ok());
+    assert_eq!(
+        fs::read_dir(base.path().join("run-4194303"))
+            .unwrap()
+            .count(),
+        3
+    );
+    assert!(!of_a_run.exists(), "a run that is over is removed");
+}

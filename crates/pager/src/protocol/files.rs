@@ -10,7 +10,20 @@ pub const RUN_PREFIX: &str = "run-";
 /// The launcher's process ID, from the name of its run's directory.
 pub fn launcher_of(run_dir: &Path) -> Option<u32> {
     let name = run_dir.file_name()?.to_str()?;
-    name.strip_prefix(RUN_PREFIX)?.parse().ok()
+    let pid = name.strip_prefix(RUN_PREFIX)?.parse().ok()?;
+    (name == format!("{RUN_PREFIX}{pid}")).then_some(pid)
+}
+
+/// Whether files of this name are made in a run's directory.
+pub fn is_of_a_run(name: &str) -> bool {
+    let digits = name.bytes().take_while(u8::is_ascii_digit).count();
+    match name.split_at(digits) {
+        ("", rest) => ["lines", "tree", "serve.sock"].contains(&rest),
+        (_, ".sock") => true,
+        (_, rest) => {
+            ledger_pid(name).is_some() || Note::ALL.iter().any(|note| note.suffix() == rest)
+        }
+    }
 }
 
 /// The control socket of process `pid`.
@@ -73,6 +86,8 @@ pub fn lines(run_dir: &Path) -> PathBuf {
 }
 
 impl Note {
+    const ALL: [Note; 4] = [Note::Refused, Note::Ungoverned, Note::Uncounted, Note::Lost];
+
     /// How the name of such a file ends, after the process ID.
     pub fn suffix(self) -> &'static str {
         match self {
@@ -125,7 +140,9 @@ mod tests {
     fn only_ledger_files_name_a_process() {
         let dir = Path::new("/x/run-7");
         assert_eq!(launcher_of(dir), Some(7));
-        assert_eq!(launcher_of(Path::new("/x/walk-7")), None);
+        for other in ["/x/walk-7", "/x/run-007", "/x/run-seven", "/x/run-"] {
+            assert_eq!(launcher_of(Path::new(other)), None, "{other}");
+        }
         let name = ledger(dir, 12, 99);
         let name = name.file_name().and_then(|name| name.to_str()).unwrap();
         assert_eq!(ledger_pid(name), Some(12));
@@ -137,6 +154,35 @@ mod tests {
             assert_eq!(ledger_pid(name), None, "{name}");
         }
         assert!(!is_ledger_of(b"12.sock", 12));
+    }
+
+    #[test]
+    fn files_of_a_run_are_told_from_others() {
+        let dir = Path::new("/x/run-7");
+        let mut made = vec![
+            lines(dir),
+            tree(dir),
+            serving(dir),
+            socket(dir, 8),
+            ledger(dir, 8, 9),
+        ];
+        made.extend(Note::ALL.map(|note| note.path(dir, 8)));
+        for path in made {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap();
+            assert!(is_of_a_run(name), "{name}");
+        }
+        for other in [
+            "",
+            "8",
+            "weights",
+            "8.txt",
+            "lines.txt",
+            ".lost",
+            "8-x",
+            "model.stats",
+        ] {
+            assert!(!is_of_a_run(other), "{other}");
+        }
     }
 
     #[test]
