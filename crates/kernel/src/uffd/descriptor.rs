@@ -65,7 +65,7 @@ impl Uffd {
 
     /// Registers private anonymous memory for missing faults, and for write-protection; with a
     /// descriptor that negotiated [`feature::RWP`], for read-write protection instead. Where the
-    /// kernel has that not (of memory without access it does not), it is write-protection.
+    /// kernel refuses that (`EINVAL`), it is write-protection.
     ///
     /// # Safety
     /// From now on a thread that touches a missing page of `range` waits until someone installs it.

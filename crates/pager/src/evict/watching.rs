@@ -20,7 +20,7 @@ fn runs(pages: &[PageNumber]) -> impl Iterator<Item = (usize, PageRange)> {
 }
 
 impl Watcher for AccessedBits<'_> {
-    /// Memory that had no access when it was registered cannot be watched. A page that cannot just
+    /// Memory that the kernel refused to register for it cannot be watched. A page that cannot just
     /// now, as an event is under way, counts as used when its turn comes, and is watched then.
     fn watch(&mut self, pages: &[PageNumber], mut cannot: impl FnMut(usize)) {
         let protect = |range| self.0.uffd.read_write_protect(range, true);
