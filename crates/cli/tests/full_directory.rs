@@ -89,11 +89,11 @@ fn a_process_without_a_ledger_is_listed_and_limited_and_keeps_the_directory() {
          until [ -e \"$1/pid\" ]; do sleep 0.05; done
          pid=$(cat \"$1/pid\")
          for i in $(seq 200); do
-             pagetide ps --run-dir \"$1/base\" >\"$1/ps\"; grep -q \"^ *$pid .*share_w\" \"$1/ps\" \
-                 && break
+             pagetide stat --run-dir \"$1/base\" $pid >\"$1/stat\"
+             grep -q share_worker \"$1/stat\" && break
              sleep 0.05
          done
-         pagetide stat --run-dir \"$1/base\" $pid >\"$1/stat\"
+         pagetide ps --run-dir \"$1/base\" >\"$1/ps\"
          pagetide limit --run-dir \"$1/base\" $pid 2M
          touch \"$1/listed\"; wait; echo ended $? >&2
          pagetide ps --run-dir \"$1/base\" >\"$1/later\"; touch \"$1/end\"
