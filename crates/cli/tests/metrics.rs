@@ -448,3 +448,17 @@ fn dashboard_and_alerts_name_what_is_exported() {
         assert!(named > 5, "{file} names {named}");
     }
 }
+
+/// What raises an alert and what does not, by Prometheus's own tool where it is.
+#[test]
+fn alerts_are_raised_when_they_should_be() {
+    let promtool = std::env::var_os("PAGETIDE_PROMTOOL").unwrap_or_else(|| "promtool".into());
+    let cases = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/alerts.test.yml");
+    match Command::new(&promtool)
+        .args(["test", "rules", cases])
+        .output()
+    {
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+        Err(error) => skipped("alerts", &format!("{}: {error}", promtool.display())),
+    }
+}
