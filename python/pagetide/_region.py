@@ -97,7 +97,7 @@ class Region(_pagetide.Region):
     def pin(self, part: Part = None) -> Pin:
         """Makes `part` resident and keeps it so until the pin is released: a context manager.
 
-        :raises PinError: all pins together would not fit in the budget.
+        :raises PinError: all pins together would not fit in the budget, or a page is pinned 254 times.
         """
         return self._pin(*self._range(part))
 

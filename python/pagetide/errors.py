@@ -65,9 +65,11 @@ class PinError(PagetideError):
     """Pages that cannot be pinned, or a pin that has ended."""
 
     pages: int
-    """Pages (of 4096 bytes) to be pinned."""
+    """Pages (of 4096 bytes) to be pinned, where they do not fit in the budget."""
     budget_pages: int
-    """Pages of the budget."""
+    """Pages of the budget then."""
+    pins: int
+    """The most pins that a page can have, where one has them."""
 
 
 class ClosedError(PagetideError, ValueError):

@@ -51,6 +51,7 @@ pub fn region(error_: RegionError) -> PyErr {
             let attributes = [("pages", Number(pages)), ("budget_pages", Number(budget))];
             error("PinError", &message, &attributes)
         }
+        RegionError::PinCount(most) => error("PinError", &message, &[("pins", Number(most))]),
         RegionError::Budget(bytes, _) => {
             error("BudgetError", &message, &[("budget_bytes", Number(bytes))])
         }

@@ -113,6 +113,17 @@ def test_pins_that_do_not_fit_say_how_many_pages():
         pass
 
 
+def test_a_page_that_has_all_its_pins_takes_no_more():
+    region = pagetide.region_of(pagetide.zeros((512, 512), resident="2M"))
+    pins = [region.pin((0, 4096)) for _ in range(254)]
+    with pytest.raises(errors.PinError, match="254 times already") as caught:
+        region.pin((0, 4096))
+    assert caught.value.pins == 254
+    pins[0].release()
+    with region.pin((0, 4096)):
+        pass
+
+
 def test_a_budget_that_pins_do_not_leave_is_an_error(python):
     done = python(
         """

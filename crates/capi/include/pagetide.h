@@ -137,7 +137,7 @@ int pagetide_region_evict(const struct pagetide_region *region, size_t offset, s
 struct pagetide_pin;
 
 /* Makes bytes resident and keeps them so. Pins nest, 254 deep. All pins together must fit in the
- * budget (a page that is pinned twice counts twice), else PAGETIDE_LIMIT. */
+ * budget (a page that is pinned twice counts twice). PAGETIDE_LIMIT for either. */
 int pagetide_region_pin(const struct pagetide_region *region, size_t offset, size_t length,
                         struct pagetide_pin **out);
 

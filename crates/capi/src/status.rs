@@ -133,7 +133,9 @@ impl From<RegionError> for Failure {
             }
             RegionError::Start(_) => Code::Denied,
             RegionError::Store(_) => Code::Store,
-            RegionError::Pinned(..) | RegionError::Signal(_) => Code::Limit,
+            RegionError::Pinned(..) | RegionError::PinCount(_) | RegionError::Signal(_) => {
+                Code::Limit
+            }
             RegionError::Budget(..) => Code::Timeout,
             RegionError::Observed => Code::Busy,
             RegionError::Load(_) => Code::Damaged,

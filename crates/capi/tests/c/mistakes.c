@@ -72,6 +72,12 @@ static void regions(void) {
     EXPECT(pagetide_region_pin(region, 0, 8192, &pin), PAGETIDE_OK, "");
     EXPECT(pagetide_region_pin(region, 0, 1 << 20, &beyond), PAGETIDE_LIMIT, "budget of 16 pages");
     EXPECT(pagetide_region_pin(region, 1 << 20, 1, &beyond), PAGETIDE_INVALID, "beyond");
+    EXPECT(pagetide_region_set_budget(region, 1 << 20), PAGETIDE_OK, "");
+    struct pagetide_pin *most[253];
+    for (size_t i = 0; i < 253; i++) EXPECT(pagetide_region_pin(region, 0, 4096, &most[i]), PAGETIDE_OK, "");
+    EXPECT(pagetide_region_pin(region, 0, 4096, &beyond), PAGETIDE_LIMIT, "pinned 254 times");
+    for (size_t i = 0; i < 253; i++) pagetide_pin_release(most[i]);
+    EXPECT(pagetide_region_set_budget(region, 64 << 10), PAGETIDE_OK, "");
     EXPECT(pagetide_region_pin(region, ~(size_t)0, 2, &beyond), PAGETIDE_INVALID, "overflow");
     EXPECT(pagetide_region_evict(region, 0, 2 << 20), PAGETIDE_INVALID, "beyond");
     EXPECT(pagetide_region_prefetch(NULL, 0, 1), PAGETIDE_INVALID, "region is NULL");

@@ -39,9 +39,12 @@ pub enum RegionError {
     /// A range reaches beyond the region.
     #[error("bytes {0:?} reach beyond the region's {1} bytes")]
     Range(Range<usize>, usize),
-    /// The pages do not fit in the budget, or are pinned more often than can be counted.
+    /// The pages do not fit in the budget.
     #[error("{0} pages cannot be pinned within a budget of {1} pages")]
     Pinned(u64, u64),
+    /// A page of them has the most pins that can be counted.
+    #[error("a page is pinned {0} times already, which is the most; release pins of it first")]
+    PinCount(u64),
     /// The new bound did not hold in time.
     #[error(
         "the budget of {0} bytes does not hold yet after {1:?}: pinned pages or a failing store \

@@ -5,7 +5,7 @@ use pagetide_kernel::{PageNumber, PageRange};
 
 use super::error::RegionError;
 use crate::page::table::PageTable;
-use crate::page::word::Word;
+use crate::page::word::{GUARDS_MAX, Word};
 use crate::pager::Pager;
 use crate::requests::{Completion, Request};
 
@@ -26,7 +26,7 @@ pub fn pin_pages(
             let pinned = page.0 - range.start.0;
             unpin_pages(pager, PageRange::of(range.start, pinned));
             pager.unpin(pages - pinned);
-            return Err(RegionError::Pinned(pages, budget));
+            return Err(RegionError::PinCount(GUARDS_MAX));
         };
         if !is_held {
             absent.get_or_insert(PageRange::one(page)).end = page.add(1);

@@ -319,7 +319,7 @@ fn a_page_with_the_most_pins_can_be_written() {
     let pins: Vec<_> = (0..254).map(|_| region.pin(0..PAGE).unwrap()).collect();
     assert!(matches!(
         region.pin(0..2 * PAGE),
-        Err(pagetide::RegionError::Pinned(2, 512))
+        Err(pagetide::RegionError::PinCount(254))
     ));
     // Its first write is a fault that pins it once more.
     // SAFETY: within the region, which no other thread uses.
