@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 /// Measures Pagetide beside its peers.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = env!("PAGETIDE_VERSION"))]
 struct Arguments {
     #[command(subcommand)]
     task: Task,

@@ -201,12 +201,17 @@ fn seconds(text: &str) -> Result<Duration, String> {
         })
 }
 
+fn listening(text: &str) -> Result<std::net::SocketAddr, String> {
+    (text.parse())
+        .map_err(|_| "expected an IP address and a port: 127.0.0.1:9753, [::]:9753".into())
+}
+
 /// Options of `metrics`.
 #[derive(Debug, Args)]
 #[command(group(ArgGroup::new("way").required(true).args(["listen", "textfile", "once"])))]
 pub struct Metrics {
     /// Answer GET /metrics at this address, until the command is ended
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = listening)]
     pub listen: Option<std::net::SocketAddr>,
     /// Write FILE.prom anew every --every seconds, for node_exporter's textfile collector
     #[arg(long, value_name = "FILE.prom")]

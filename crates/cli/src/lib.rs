@@ -21,6 +21,7 @@ pub mod container;
 pub mod control;
 pub mod curve;
 pub mod date;
+pub mod descendants;
 pub mod doctor;
 pub mod exit;
 pub mod fix;

@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 
 use crate::bases::Bases;
 use crate::governed::{self, Governed};
-use crate::held;
+use crate::{descendants, held};
 
 /// Every living governed process this user may see and name: processes of other PID namespaces have
 /// numbers that mean nothing, or others, here. Directories of runs that are over are removed.
@@ -43,9 +43,17 @@ pub fn of_launcher(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
     let mut of_each = runs.map(|run| {
         let mut found = governed::living(&run);
         found.retain(nameable());
+        found.sort_by_key(|governed| governed.pid);
         found
     });
     of_each.find(|found| is_launcher || !found.is_empty())
+}
+
+/// The processes of the run that launcher `pid` began that are governed, and not known in its
+/// directory.
+pub fn apart(pid: u32, bases: &Bases) -> Vec<u32> {
+    let runs = directories_of(pid, bases).into_iter();
+    runs.flat_map(|run| descendants::apart(&run)).collect()
 }
 
 /// A budget that the processes of a run have in common.

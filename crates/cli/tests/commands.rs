@@ -254,12 +254,15 @@ fn the_launcher_s_process_id_stands_for_its_program() {
             whole.is_some_and(|line| line.ends_with(" processes")),
             "{listed}"
         );
-        let outcome = said(&["stat", &launcher, "--curve"]);
-        let told = outcome.expect_code(1).stderr_text();
-        assert!(
-            told.contains("name one of them") && told.contains("sleep 61"),
-            "{told}"
-        );
+        // What they need is told of all; programs that rest need nothing that could be told.
+        let curve = ["stat", &launcher, "--curve", "--for", "1"];
+        said(&curve)
+            .expect_code(1)
+            .expect_told("nothing is known yet of what they need");
+        let told = said(&[&curve[..], &["--json"]].concat())
+            .expect_code(0)
+            .stdout_text();
+        assert!(told.matches("\"need\":null").count() >= 2, "{told}");
     });
 }
 

@@ -116,8 +116,8 @@ fn a_program_executed_in_the_first_ones_place_with_fewer_privileges_runs_and_say
     assert_eq!(outcome.stdout_text(), format!("{nobody}\n"));
 }
 
-/// The same where everybody may page: what it executes is governed, and can leave nothing in the
-/// run's directory.
+/// The same where everybody may page: what it executes is governed, can leave nothing in the run's
+/// directory, and has no part in its budget.
 #[test]
 fn a_program_under_another_user_that_may_page_says_once_that_it_is_not_counted() {
     let name = "a_program_under_another_user_that_may_page_says_once_that_it_is_not_counted";
@@ -136,10 +136,16 @@ fn a_program_under_another_user_that_may_page_says_once_that_it_is_not_counted()
     let open = place.0.path().join("open");
     let script = format!(
         "mknod -m 666 {open} c {major} {minor} && mount --bind {open} /dev/userfaultfd || exit 99
-         exec {pagetide} run --resident 4M -- setpriv --reuid {NOBODY} --clear-groups \
-            sh -c 'id -u; /bin/true; (exit 7)'",
+         mkfifo {go_on}
+         {pagetide} run --resident 4M -- setpriv --reuid {NOBODY} --clear-groups \
+            sh -c 'id -u; /bin/true; read line; (exit 7)' <>{go_on} >{said} &
+         until [ -s {said} ]; do sleep 0.05; done
+         {pagetide} limit $! 8M; echo limit $?; {pagetide} stat $!; echo stat $?
+         echo >{go_on}; wait $!",
         open = open.display(),
         pagetide = place.0.path().join("pagetide").display(),
+        go_on = place.0.path().join("go_on").display(),
+        said = place.0.path().join("said").display(),
     );
     let mut command = Command::new("unshare");
     command.env("XDG_RUNTIME_DIR", place.0.path().join("runs"));
@@ -156,6 +162,10 @@ fn a_program_under_another_user_that_may_page_says_once_that_it_is_not_counted()
         "{said}"
     );
     assert_eq!(times("not governed"), 0, "{said}");
+    // Neither is its budget changed, nor is it said to be.
+    assert_eq!(outcome.stdout_text(), "limit 1\nstat 1\n", "{said}");
+    let told = "(sh) could not write to the run's directory when it started";
+    assert_eq!(times(told), 2, "{said}");
 }
 
 /// A program that gives up its privileges, and then does what `then` says; the mask is that of

@@ -406,4 +406,12 @@ fn the_budget_is_the_runs_unless_otherwise_wished_and_a_wrong_weight_is_refused(
     outcome
         .expect_code(2)
         .expect_told("PAGETIDE_WEIGHT=0 is not a weight");
+    let script = "PAGETIDE_WEIGHT=abc /bin/true; true";
+    let outcome = run(
+        governed(&["--resident", "8M"], "sh").args(["-c", script]),
+        LIMIT,
+    );
+    outcome
+        .expect_code(0)
+        .expect_told("PAGETIDE_WEIGHT=abc is not a weight; expected a number from 1 to 10000; it");
 }

@@ -34,6 +34,12 @@ pub fn open_own(config: &Config) -> Result<Option<Share>, Errno> {
     Ok(Some(Share { member, file }))
 }
 
+/// What is to be said of a share whose weight is not what was asked for.
+pub fn warning(_: &Share) -> Option<String> {
+    let why = weight().err()?;
+    Some(format!("{why}; it counts as {WEIGHT_DEFAULT}"))
+}
+
 /// In a forked child, on the scanner: its part begins anew, by way of the file that was handed
 /// over. Without one it has the whole budget, by itself; that is what an error says.
 pub fn begin_again(member: &Member, file: Option<RawFd>) -> Result<(), Errno> {

@@ -184,6 +184,9 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
             None
         }
     };
+    if let Some(warning) = share.as_ref().and_then(share::warning) {
+        ledger.set_message(warning.as_bytes());
+    }
     let file = share.as_ref().map(|share| share.file);
     if let Some(share) = share {
         pager = pager.with_member(share.member);

@@ -5,10 +5,11 @@ use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::procfs::memory::available_to;
 use pagetide_kernel::procfs::stat::Stat;
 use pagetide_pager::report::Request;
-use pagetide_pager::tree::file::Shares;
+use pagetide_pager::tree::file::{FLOOR_PAGES, Shares};
 
 use crate::bases::Bases;
 use crate::control::{self, ControlError};
+use crate::descendants;
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
 use crate::runs::{self, Common};
@@ -25,13 +26,33 @@ fn limit_run(common: &Common, size: Size, timeout: Duration) -> Result<u8, Failu
     let bytes = bytes_for_run(common, size)?;
     let now = set_run(common, bytes, timeout)?;
     super::told(&format!(
-        "run {}: budget {}, of which its processes ({}) have {}",
+        "run {}: budget {}, of which its processes ({}) have {}{}",
         common.run,
         Bytes(bytes_of(now.budget)),
         now.parts.len(),
-        Bytes(bytes_of(now.granted()))
+        Bytes(bytes_of(now.granted())),
+        beyond(&now)
     ));
-    Ok(Exit::Ok.code())
+    match common.tree.parent().map(descendants::apart).as_deref() {
+        None | Some([]) => Ok(Exit::Ok.code()),
+        Some(apart) => Err(Failure::new(
+            Exit::Failed,
+            format!("run {}: {}", common.run, descendants::told(apart)),
+        )),
+    }
+}
+
+/// Of a budget that is less than what processes have at least: that.
+fn beyond(now: &Shares) -> String {
+    let floors = now.parts.len() as u64 * FLOOR_PAGES;
+    match floors > now.budget {
+        false => String::new(),
+        true => format!(
+            "; each has at least {}, so that together they may have {}",
+            Bytes(bytes_of(FLOOR_PAGES)),
+            Bytes(bytes_of(floors))
+        ),
+    }
 }
 
 fn bytes_of(pages: u64) -> u64 {
@@ -161,4 +182,31 @@ pub fn set(
         &Request::Limit { bytes, timeout_ms },
         timeout.saturating_add(ANSWER_PATIENCE),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pagetide_pager::tree::file::Part;
+
+    #[test]
+    fn what_processes_have_at_least_is_said_where_the_budget_is_less() {
+        let part = Part {
+            pid: 1,
+            granted: 64,
+            used: 64,
+            weight: 100,
+            margin: 0,
+        };
+        let shares = |budget| Shares {
+            budget,
+            parts: vec![part; 51],
+        };
+        assert_eq!(beyond(&shares(51 * 64)), "");
+        let said = beyond(&shares(1024));
+        assert!(
+            said.contains("at least 256 KiB, so that together they may have 12.8 MiB"),
+            "{said}"
+        );
+    }
 }

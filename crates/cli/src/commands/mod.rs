@@ -28,7 +28,7 @@ use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
 use crate::size::Nanoseconds;
 use crate::text::printable;
-use crate::{runs, serving};
+use crate::{descendants, runs, serving};
 
 /// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that
 /// says how to list them.
@@ -50,10 +50,13 @@ pub fn find(pid: u32, bases: &Bases) -> Result<Governed, Failure> {
              ps`",
             bases.place()
         ))),
-        Some([]) => Err(failure(format!(
-            "process {pid} is a `pagetide run` that governs no process yet or any more; list \
-             those there are with `pagetide ps`"
-        ))),
+        Some([]) => Err(failure(match &runs::apart(pid, bases)[..] {
+            [] => format!(
+                "process {pid} is a `pagetide run` that governs no process yet or any more; list \
+                 those there are with `pagetide ps`"
+            ),
+            apart => format!("run {pid}: {}", descendants::told(apart)),
+        })),
         Some([process]) => Ok(process.clone()),
         Some(several) => {
             let named: Vec<String> = several

@@ -40,7 +40,10 @@ pub fn stat(
         }
         return Ok(Exit::Ok.code());
     }
-    if let Some(several) = several(pid, bases).filter(|_| measure_for.is_none()) {
+    if let Some(several) = several(pid, bases) {
+        if let Some(time) = measure_for {
+            return measure_run(&several, json, plot, time, bases);
+        }
         match json {
             true => super::print_json(&several.iter().map(Listed::of).collect::<Vec<_>>())?,
             false => super::print(&of_several(pid, several))?,
@@ -85,6 +88,65 @@ fn several(pid: u32, bases: &Bases) -> Option<Vec<Governed>> {
     (!runs::all(bases).iter().any(is_one)).then_some(found)
 }
 
+/// Shows how much memory the processes of a run need, each and together, measured at one time.
+fn measure_run(
+    processes: &[Governed],
+    json: bool,
+    plot: Option<&Path>,
+    time: Duration,
+    bases: &Bases,
+) -> Result<u8, Failure> {
+    /// What one of them needs, as `--json` has it.
+    #[derive(serde::Serialize)]
+    struct Needed {
+        pid: u32,
+        need: Option<Need>,
+    }
+    if plot.is_some() {
+        let text = "--plot draws one process: name it by its own process ID".to_owned();
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let measures = |process: &&Governed| !is_measured(process);
+    // Who ends meanwhile is left out.
+    let begun = processes
+        .iter()
+        .filter(measures)
+        .filter_map(|process| begin_to_measure(process, time).ok());
+    if begun.count() > 0 {
+        std::thread::sleep(time.saturating_add(PUBLISHING));
+    }
+    let found = processes
+        .iter()
+        .filter_map(|process| super::find(process.pid, bases).ok());
+    let found: Vec<Governed> = found.collect();
+    match json {
+        true => {
+            let needed = found.iter().map(|process| Needed {
+                pid: process.pid,
+                need: process.reading.measured.as_ref().and_then(Need::of),
+            });
+            super::print_json(&needed.collect::<Vec<_>>())?;
+        }
+        false => match curve::run::describe_run(&found) {
+            Some(text) => super::print(&text)?,
+            None => {
+                let text = "nothing is known yet of what they need: none has had to fetch pages, \
+                            or they rest; measure for longer";
+                return Err(Failure::new(Exit::Failed, text));
+            }
+        },
+    }
+    Ok(Exit::Ok.code())
+}
+
+fn is_measured(process: &Governed) -> bool {
+    process
+        .reading
+        .measured
+        .as_ref()
+        .is_some_and(|measured| measured.on)
+}
+
 /// What the processes of a run have together, and each.
 fn of_several(run: u32, processes: Vec<Governed>) -> String {
     let s = whole::together(&processes);
@@ -124,8 +186,7 @@ fn of_memory(s: &Statistics) -> String {
 /// The process, once it is measured how much memory it needs: for so long, unless that is done
 /// already.
 fn measured(process: &Governed, time: Duration, bases: &Bases) -> Result<Governed, Failure> {
-    let measures = (process.reading.measured.as_ref()).is_some_and(|measured| measured.on);
-    if !measures {
+    if !is_measured(process) {
         begin_to_measure(process, time)?;
         // What was seen last is published before it ends.
         std::thread::sleep(time.saturating_add(PUBLISHING));

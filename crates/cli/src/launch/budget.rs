@@ -61,9 +61,16 @@ fn memory(options: &Run, available: u64) -> Result<Option<u64>, Failure> {
         );
     }
     let bytes = size.resolve(available);
-    match check_memory(bytes) {
-        Ok(()) => Ok(Some(bytes)),
-        Err(why) => usage(format!("--memory {}: {why}", Bytes(bytes))),
+    if let Err(why) = check_memory(bytes) {
+        return usage(format!("--memory {}: {why}", Bytes(bytes)));
+    }
+    match options.resident {
+        Resident::Fixed(Size::Bytes(resident)) if resident > bytes => usage(format!(
+            "--resident {} is a part of --memory {}, which is less; expected at most that",
+            Bytes(resident),
+            Bytes(bytes)
+        )),
+        _ => Ok(Some(bytes)),
     }
 }
 
@@ -169,6 +176,10 @@ mod tests {
         for (options, said) in [
             (&["--memory", "1G", "--per-run"][..], "one of the two"),
             (&["--memory", "4M"], "16 MiB or more"),
+            (
+                &["--memory", "40M", "--resident", "50M"],
+                "50 MiB is a part of --memory 40 MiB",
+            ),
             (&["--resident", "1G", "--floor", "1M"], "--resident auto"),
         ] {
             let failure = budget(options).unwrap_err();

@@ -1,13 +1,10 @@
 //! What goes on of a run when the launcher's own child has ended.
-use std::fs;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use pagetide_kernel::procfs::stat::Stat;
-use pagetide_pager::protocol::environment::RUN_DIR;
 use pagetide_pager::protocol::files::Note;
 
+use crate::descendants;
 use crate::governed::{Governed, living, recorded};
 
 const LOOK_EVERY: Duration = Duration::from_millis(5);
@@ -42,29 +39,16 @@ fn starting(run: &Path) -> impl Iterator<Item = u32> {
         .flat_map(|process| &process.reading.ungoverned)
         .map(|started| started.pid)
         .collect();
-    let mut wanted = format!("{RUN_DIR}=").into_bytes();
-    wanted.extend(run.as_os_str().as_bytes());
     let own = std::process::id();
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let pids = pids.filter(move |pid| *pid > own && !told.contains(pid) && !without.contains(pid));
-    pids.filter(move |pid| {
-        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        let mut variables = environment.split(|byte| *byte == 0);
-        variables.any(|variable| variable == wanted) && is_here(*pid)
-    })
-}
-
-/// Whether `pid` lives, in this process's own PID namespace: elsewhere it goes by another number.
-fn is_here(pid: u32) -> bool {
-    let namespace = |pid: &str| fs::read_link(Path::new("/proc").join(pid).join("ns/pid"));
-    let is_same = |here: PathBuf| namespace(&pid.to_string()).is_ok_and(|there| there == here);
-    namespace("self").is_ok_and(is_same) && Stat::of(pid).is_some_and(|stat| stat.state != 'Z')
+    descendants::of(run)
+        .filter(move |pid| *pid > own && !told.contains(pid) && !without.contains(pid))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pagetide_pager::protocol::environment::RUN_DIR;
+    use std::fs;
     use std::process::Command;
 
     #[test]

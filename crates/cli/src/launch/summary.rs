@@ -38,6 +38,9 @@ pub fn line(governed: &[Governed]) -> Option<String> {
             Bytes(most(|s| s.budget_bytes)),
             automatic.unwrap_or_default()
         ),
+        (0, run) if was_lowered(governed) => {
+            format!(" (of {} in the end)", Bytes(run.max(first.budget_bytes)))
+        }
         (0, 0) => of(first.budget_bytes),
         (0, run) => format!(" of {}", Bytes(run)),
         _ => String::new(),
@@ -47,10 +50,10 @@ pub fn line(governed: &[Governed]) -> Option<String> {
         " {} in all{}: resident {}{resident_of}, stored {}",
         Bytes(peak(|s| s.memory_bytes_max)),
         of(first.memory_budget_bytes),
-        Bytes(within(
-            peak(|s| s.resident_bytes_max),
-            most(|s| s.run_budget_bytes)
-        )),
+        Bytes(match several {
+            true => within(peak(|s| s.resident_bytes_max), most(|s| s.run_budget_bytes)),
+            false => first.resident_bytes_max,
+        }),
         Bytes(peak(|s| s.store_bytes_max)),
     );
     if several {
@@ -74,6 +77,17 @@ pub fn line(governed: &[Governed]) -> Option<String> {
     }
     line.extend(enough(governed));
     Some(line)
+}
+
+/// Whether the only process had more resident than its budget has been in the end. (Beyond it there
+/// may be what is locked; an eighth is taken for that.)
+fn was_lowered(governed: &[Governed]) -> bool {
+    let [only] = governed else {
+        return false;
+    };
+    let s = &only.reading.statistics;
+    let budget = s.run_budget_bytes.max(s.budget_bytes);
+    s.resident_bytes_max > budget + budget / 8
 }
 
 /// What was resident of the run's budget, where there is one: that was kept.
@@ -105,7 +119,10 @@ fn enough(governed: &[Governed]) -> Option<String> {
         ));
     }
     let [only] = governed else {
-        return None;
+        let were_short = governed
+            .iter()
+            .any(|process| process.reading.statistics.evictions > 0);
+        return were_short.then(|| "; --measure tells how much is enough".to_owned());
     };
     let s = &only.reading.statistics;
     // With a budget that follows it, pages leave that had room.
@@ -139,7 +156,10 @@ mod tests {
         let start = "run of 2 processes: together at most 1.09 GiB in all: resident 510 MiB of \
                      256 MiB each, stored 600 MiB; the largest 560 MiB; 60 % of the time";
         assert!(of_two.starts_with(start), "{of_two}");
-        assert!(of_two.ends_with("10 k written back"), "{of_two}");
+        assert!(
+            of_two.ends_with("10 k written back; --measure tells how much is enough"),
+            "{of_two}"
+        );
     }
 
     #[test]
@@ -156,6 +176,20 @@ mod tests {
         statistics.budget_bytes = statistics.managed_bytes_max;
         let of_one = line(&governed[..1]).unwrap();
         assert!(!of_one.contains("nothing is evicted"), "{of_one}");
+    }
+
+    #[test]
+    fn a_budget_that_was_lowered_is_that_of_the_end() {
+        let mut governed = vec![process(9, None, "")];
+        for of_run in [0, 20 << 20] {
+            let statistics = &mut governed[0].reading.statistics;
+            (statistics.budget_bytes, statistics.run_budget_bytes) = (20 << 20, of_run);
+            let line = line(&governed).unwrap();
+            assert!(
+                line.contains("resident 255 MiB (of 20 MiB in the end), stored"),
+                "{line}"
+            );
+        }
     }
 
     #[test]
