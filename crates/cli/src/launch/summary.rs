@@ -31,29 +31,18 @@ pub fn line(governed: &[Governed]) -> Option<String> {
         0 => String::new(),
         bytes => format!(" of {}{each}", Bytes(bytes)),
     };
-    let automatic = bound::automatic(first);
-    let resident_of = match (first.memory_budget_bytes, first.run_budget_bytes) {
-        (_, 0) if automatic.is_some() => format!(
-            " of at most {}{each} ({})",
-            Bytes(most(|s| s.budget_bytes)),
-            automatic.unwrap_or_default()
-        ),
-        (0, run) if was_lowered(governed) => {
-            format!(" (of {} in the end)", Bytes(run.max(first.budget_bytes)))
-        }
-        (0, 0) => of(first.budget_bytes),
-        (0, run) => format!(" of {}", Bytes(run)),
-        _ => String::new(),
-    };
+    let resident_max = most(|s| s.resident_bytes_max);
+    let resident_of = resident_of(&all, each);
     let _ = write!(
         line,
         " {} in all{}: resident {}{resident_of}, stored {}",
         Bytes(peak(|s| s.memory_bytes_max)),
         of(first.memory_budget_bytes),
-        Bytes(match several {
-            true => within(peak(|s| s.resident_bytes_max), most(|s| s.run_budget_bytes)),
-            false => first.resident_bytes_max,
-        }),
+        Bytes(within(
+            peak(|s| s.resident_bytes_max),
+            most(|s| s.run_budget_bytes),
+            resident_max
+        )),
         Bytes(peak(|s| s.store_bytes_max)),
     );
     if several {
@@ -79,28 +68,42 @@ pub fn line(governed: &[Governed]) -> Option<String> {
     Some(line)
 }
 
-/// Whether the only process had more resident than its budget has been in the end. (Beyond it there
-/// may be what is locked; an eighth is taken for that.)
-fn was_lowered(governed: &[Governed]) -> bool {
-    let [only] = governed else {
-        return false;
+/// What the resident part is of, if it is bounded by itself.
+fn resident_of(all: &[&Statistics], each: &str) -> String {
+    let most = |of: fn(&Statistics) -> u64| all.iter().map(|s| of(s)).max().unwrap_or(0);
+    let own = most(|s| s.budget_bytes);
+    let run = most(|s| s.run_budget_bytes);
+    let automatic = all.first().and_then(|first| bound::automatic(first));
+    let (budget, each) = match (most(|s| s.memory_budget_bytes), run, automatic) {
+        (_, 0, Some(automatic)) => {
+            return format!(" of at most {}{each} ({automatic})", Bytes(own));
+        }
+        (0, 0, None) => (own, each),
+        (0, run, _) => (run, ""),
+        _ => return String::new(),
     };
-    let s = &only.reading.statistics;
-    let budget = s.run_budget_bytes.max(s.budget_bytes);
-    s.resident_bytes_max > budget + budget / 8
-}
-
-/// What was resident of the run's budget, where there is one: that was kept.
-fn within(bytes: u64, run_budget_bytes: u64) -> u64 {
-    match run_budget_bytes {
-        0 => bytes,
-        budget => bytes.min(budget),
+    // Where one had more than that, the budget was more on the way.
+    match Bytes(budget) {
+        _ if budget == 0 => String::new(),
+        bytes if most(|s| s.resident_bytes_max) > budget => {
+            format!(" (budget {bytes}{each} at the end)")
+        }
+        bytes => format!(" of {bytes}{each}"),
     }
 }
 
-/// What budget would have been enough, if it was not. Of several processes nobody knows what they
-/// need together, unless it was measured; nor of one that its pager has ended on the way what it
-/// would have needed.
+/// What was resident of the run's budget, where there is one: that was kept. Unless a process alone
+/// had more, before the budget became less.
+fn within(bytes: u64, run_budget_bytes: u64, of_one: u64) -> u64 {
+    match run_budget_bytes {
+        0 => bytes,
+        budget => bytes.min(budget.max(of_one)),
+    }
+}
+
+/// What budget would have been enough, if it was not. Of several processes that ran at a time it is
+/// known only that what each had at most is enough for all, unless it was measured. Of one that its
+/// pager has ended on the way nobody knows what it would have needed.
 fn enough(governed: &[Governed]) -> Option<String> {
     if governed
         .iter()
@@ -118,20 +121,31 @@ fn enough(governed: &[Governed]) -> Option<String> {
             bytes.div_ceil(1 << 20)
         ));
     }
-    let [only] = governed else {
-        let were_short = governed
-            .iter()
-            .any(|process| process.reading.statistics.evictions > 0);
-        return were_short.then(|| "; --measure tells how much is enough".to_owned());
-    };
-    let s = &only.reading.statistics;
+    let all = || governed.iter().map(|process| &process.reading.statistics);
+    let most = |of: fn(&Statistics) -> u64| all().map(of).max().unwrap_or(0);
     // With a budget that follows it, pages leave that had room.
-    let most = s.managed_bytes_max;
-    let follows = s.automatic_slowdown > 0.0;
-    (!follows && s.evictions > 0 && most > s.budget_bytes.max(s.run_budget_bytes)).then(|| {
+    let follows = all().any(|s| s.automatic_slowdown > 0.0);
+    let run_budget = most(|s| s.run_budget_bytes);
+    let (needed, budget, whom) = match (governed.len(), run_budget) {
+        (1, run) => (
+            most(|s| s.managed_bytes_max),
+            most(|s| s.budget_bytes).max(run),
+            "",
+        ),
+        (_, 0) => (
+            most(|s| s.managed_bytes_max),
+            most(|s| s.budget_bytes),
+            " each",
+        ),
+        (_, run) => {
+            let of = |process: &Governed| process.reading.statistics.managed_bytes_max;
+            (at_a_time(governed, of).bytes, run, " for all")
+        }
+    };
+    (!follows && most(|s| s.evictions) > 0 && needed > budget).then(|| {
         format!(
-            "; nothing is evicted with {} (--measure tells how much less is enough)",
-            Bytes(most)
+            "; nothing is evicted with {}{whom} (--measure tells how much less is enough)",
+            Bytes(needed)
         )
     })
 }
@@ -156,10 +170,21 @@ mod tests {
         let start = "run of 2 processes: together at most 1.09 GiB in all: resident 510 MiB of \
                      256 MiB each, stored 600 MiB; the largest 560 MiB; 60 % of the time";
         assert!(of_two.starts_with(start), "{of_two}");
-        assert!(
-            of_two.ends_with("10 k written back; --measure tells how much is enough"),
-            "{of_two}"
-        );
+        let end = "10 k written back; nothing is evicted with 1 GiB each (--measure tells how much \
+                   less is enough)";
+        assert!(of_two.ends_with(end), "{of_two}");
+    }
+
+    #[test]
+    fn a_budget_that_became_less_is_that_of_the_end() {
+        let mut governed = vec![process(9, None, "")];
+        governed[0].reading.statistics.budget_bytes = 20 << 20;
+        let said = "resident 255 MiB (budget 20 MiB at the end), stored";
+        let own = line(&governed).unwrap();
+        assert!(own.contains(said), "{own}");
+        governed[0].reading.statistics.run_budget_bytes = 20 << 20;
+        let of_run = line(&governed).unwrap();
+        assert!(of_run.contains(said), "{of_run}");
     }
 
     #[test]
@@ -179,20 +204,6 @@ mod tests {
     }
 
     #[test]
-    fn a_budget_that_was_lowered_is_that_of_the_end() {
-        let mut governed = vec![process(9, None, "")];
-        for of_run in [0, 20 << 20] {
-            let statistics = &mut governed[0].reading.statistics;
-            (statistics.budget_bytes, statistics.run_budget_bytes) = (20 << 20, of_run);
-            let line = line(&governed).unwrap();
-            assert!(
-                line.contains("resident 255 MiB (of 20 MiB in the end), stored"),
-                "{line}"
-            );
-        }
-    }
-
-    #[test]
     fn of_one_that_was_ended_on_the_way_nobody_knows_what_is_enough() {
         let ended = process(9, Some(Loss::Pager), "the store has taken no page for 10 s");
         let line = line(&[ended]).unwrap();
@@ -208,6 +219,10 @@ mod tests {
         let together = line(&governed).unwrap();
         assert!(
             together.contains("resident 300 MiB of 300 MiB, stored"),
+            "{together}"
+        );
+        assert!(
+            together.contains("; nothing is evicted with 2 GiB for all (--measure"),
             "{together}"
         );
         // One after the other.
