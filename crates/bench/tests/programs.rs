@@ -3,6 +3,7 @@
 #[path = "../../cli/tests/support/mod.rs"]
 mod support;
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -155,4 +156,26 @@ fn a_run_that_takes_too_long_is_ended_and_told() {
     assert_eq!(output.status.code(), Some(1), "{errors}");
     assert!(errors.contains("NOT MEASURED: python-dict"), "{errors}");
     assert!(errors.contains("--timeout"), "{errors}");
+}
+
+#[test]
+fn who_may_not_page_is_told_what_run_said() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let refusing = directory.path().join("pagetide");
+    std::fs::write(&refusing, "#!/bin/sh\necho no right to page >&2\nexit 3\n").unwrap();
+    std::fs::set_permissions(&refusing, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = bench(&[
+        "--only=c-threads",
+        "--scale=0.05",
+        "--runs=1",
+        "--share=60%",
+        "--no-install",
+        "--no-swap",
+        &format!("--pagetide={}", refusing.display()),
+    ]);
+    let said = text(&output.stdout) + &text(&output.stderr);
+    if said.contains("there is no `") {
+        return skipped("who may not page", &said);
+    }
+    assert!(said.contains("no right to page"), "{said}");
 }

@@ -83,7 +83,11 @@ impl Environment {
             findings.resident_bytes_mean = Some(ended.seen.mean_bytes);
         }
         if let Home::Pagetide(..) | Home::Measuring(..) | Home::Following(..) = self.home {
-            count(&mut findings, &stats)?;
+            let counted = count(&mut findings, &stats);
+            // One that was refused counts nothing, and says why.
+            if findings.failure.is_none() {
+                counted?;
+            }
         }
         if let Some((swap, before)) = counted {
             let after = swap.end(before)?;

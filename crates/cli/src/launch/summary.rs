@@ -6,7 +6,7 @@ use pagetide_pager::report::Statistics;
 use crate::bound;
 use crate::curve::run::{Together, at_a_time, together};
 use crate::governed::Governed;
-use crate::size::{Bytes, Count, Nanoseconds};
+use crate::size::{Bytes, Count, Nanoseconds, PAGE_BYTES};
 
 /// One line for a person; `None` if nothing was paged.
 pub fn line(governed: &[Governed]) -> Option<String> {
@@ -127,18 +127,10 @@ fn enough(governed: &[Governed]) -> Option<String> {
     let follows = all().any(|s| s.automatic_slowdown > 0.0);
     let run_budget = most(|s| s.run_budget_bytes);
     let (needed, budget, whom) = match (governed.len(), run_budget) {
-        (1, run) => (
-            most(|s| s.managed_bytes_max),
-            most(|s| s.budget_bytes).max(run),
-            "",
-        ),
-        (_, 0) => (
-            most(|s| s.managed_bytes_max),
-            most(|s| s.budget_bytes),
-            " each",
-        ),
+        (1, run) => (most(came_to), most(|s| s.budget_bytes).max(run), ""),
+        (_, 0) => (most(came_to), most(|s| s.budget_bytes), " each"),
         (_, run) => {
-            let of = |process: &Governed| process.reading.statistics.managed_bytes_max;
+            let of = |process: &Governed| came_to(&process.reading.statistics);
             (at_a_time(governed, of).bytes, run, " for all")
         }
     };
@@ -148,6 +140,14 @@ fn enough(governed: &[Governed]) -> Option<String> {
             Bytes(needed)
         )
     })
+}
+
+/// The most that a process's pages can have come to: a page that was there once was evicted, if it
+/// is not resident. Of what is mapped and never touched there may be any amount.
+fn came_to(s: &Statistics) -> u64 {
+    let seen = s.evictions.saturating_mul(PAGE_BYTES);
+    s.managed_bytes_max
+        .min(s.resident_bytes_max.saturating_add(seen))
 }
 
 #[cfg(test)]
@@ -201,6 +201,15 @@ mod tests {
         statistics.budget_bytes = statistics.managed_bytes_max;
         let of_one = line(&governed[..1]).unwrap();
         assert!(!of_one.contains("nothing is evicted"), "{of_one}");
+    }
+
+    #[test]
+    fn what_is_mapped_and_never_touched_is_not_needed() {
+        let mut governed = vec![process(9, None, "")];
+        let statistics = &mut governed[0].reading.statistics;
+        (statistics.managed_bytes_max, statistics.evictions) = (1 << 40, 10 << 8);
+        let line = line(&governed).unwrap();
+        assert!(line.contains("nothing is evicted with 265 MiB"), "{line}");
     }
 
     #[test]

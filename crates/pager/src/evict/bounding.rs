@@ -117,15 +117,17 @@ impl Pager {
     }
 
     /// Bytes of this machine's memory in all, now, of which `resident` are resident pages; and how
-    /// many are neither that nor in the store: where nobody looks, page words alone.
+    /// many are neither that nor in the store: where nobody looks, the words alone of pages that
+    /// have content.
     pub(crate) fn memory_in_all(&self, resident: u64, store: &Usage) -> (u64, u64) {
         /// There is a byte of page words for so many bytes under the pager.
         const WORD_IN_BYTES: u64 = (PAGE_SIZE / size_of::<u64>()) as u64;
-        let words = self.ledger.managed_bytes.load(Relaxed) / WORD_IN_BYTES;
-        // The store's tables are anonymous, too.
-        let tables = store.memory_bytes.saturating_sub(store.shared_bytes);
-        let others = (self.footprint.others() * PAGE_BYTES).saturating_sub(tables);
-        let others = others.max(words);
+        let others = match self.footprint.others() {
+            0 => (resident + store.pages * PAGE_BYTES) / WORD_IN_BYTES,
+            // The store's tables are anonymous, too.
+            seen => (seen * PAGE_BYTES)
+                .saturating_sub(store.memory_bytes.saturating_sub(store.shared_bytes)),
+        };
         (resident + store.memory_bytes + others, others)
     }
 
@@ -138,8 +140,8 @@ impl Pager {
         );
         let Some(bound) = self.footprint.bound() else {
             return format!(
-                "{refuses}, so its budget cannot be held: {error}; give the store room, or use a \
-                 larger --resident"
+                "{refuses}, so its budget cannot be held: {error}; give the store room (its \
+                 `max=`, where it has one), or use a larger --resident"
             );
         };
         let resident = self.budget.resident_in_all() * PAGE_BYTES;
