@@ -2,6 +2,7 @@
 //! themselves known or not.
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use pagetide_kernel::procfs::stat::Stat;
@@ -26,11 +27,18 @@ pub fn of(run: &Path) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Of them, those with an agent that is not known in the run's directory: they had no right to
-/// write there when they started (another user), so that each is governed by itself.
+/// Of them, those of another user with an agent that is not known in the run's directory: they may
+/// not write there, so that each is governed by itself. (One of the same user may just be starting.)
 pub fn apart(run: &Path) -> Vec<u32> {
+    let user = |path: &Path| fs::metadata(path).map(|found| found.uid()).ok();
+    let owner = user(run);
+    let is_another = |pid: &u32| {
+        let theirs = user(&Path::new("/proc").join(pid.to_string()));
+        theirs != owner && theirs.is_some_and(|uid| uid != 0)
+    };
     let known = living(run);
     of(run)
+        .filter(is_another)
         .filter(|pid| known.iter().all(|process| process.pid != *pid))
         .filter(|pid| has_agent(*pid))
         .collect()
@@ -48,8 +56,8 @@ pub fn told(apart: &[u32]) -> String {
         [first, others @ ..] => (named(first), format!(" and {} more", others.len())),
     };
     format!(
-        "process {first}{more} could not write to the run's directory when it started, as after a \
-         change of users: it is governed with a budget of its own, which cannot be changed"
+        "process {first}{more} could not write to the run's directory when it started, being \
+         another user's: it is governed with a budget of its own, which cannot be changed"
     )
 }
 

@@ -4,7 +4,8 @@
 //! [`args`] declares the command line, [`exit`] the exit codes. `run` is [`launch`]; what it needs
 //! to know first is in
 //! [`program`] and [`agent`]. What runs already is found by [`runs`] in the
-//! directories of [`rundir`], in [`bases`], read from [`ledger_file`] and spoken to by [`control`].
+//! directories of [`rundir`], in [`bases`], read from [`ledger_file`] and spoken to by [`control`];
+//! what cannot make itself known there, by [`descendants`].
 // Inner documentation, read with the source: it names what is private.
 #![allow(rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
