@@ -287,7 +287,7 @@ impl Server {
     fn greet(&mut self, handshake: Handshake) {
         let connection = handshake.connection().as_fd().try_clone_to_owned();
         let Ok(connection) = connection else {
-            return (self.crew.say)("a client is refused: there are no more descriptors");
+            return self.refuse(&handshake, "there are no more descriptors");
         };
         if self.crew.clients() >= self.crew.clients_max {
             let most = self.crew.clients_max;

@@ -98,6 +98,11 @@ fn what_cannot_be_served_from_a_store_is_said() {
         said(&output)
     };
     assert!(refused(&["image", "--store", &store]).contains("it is no index"));
+    // Nobody holds the other end of this: who waits for that is not ended by SIGTERM either.
+    let (pipe, kind) = (place.path().join("pipe"), rustix::fs::FileType::Fifo);
+    rustix::fs::mknodat(rustix::fs::CWD, pipe, kind, rustix::fs::Mode::RWXU, 0).unwrap();
+    assert!(refused(&["pipe"]).contains("expected a regular file"));
+    assert!(refused(&["image", "--replay", "pipe"]).contains("not a regular file"));
     std::fs::rename(place.path().join("store"), place.path().join("moved")).unwrap();
     assert!(refused(&["image.pages"]).contains("--store names another place"));
     std::fs::create_dir(place.path().join("store")).unwrap();

@@ -1,6 +1,5 @@
 //! The memory of all tasks of a dump, as one image: pages are numbered task by task, by address.
 use std::collections::{BTreeMap, HashMap};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -16,7 +15,7 @@ use super::pagemap::{Entry, Pagemap, mappings};
 use crate::counters::Origin;
 use crate::memory::Area;
 use crate::packed::Packed;
-use crate::source::{Buffer, Bytes, Piece, RawFile, Source, SourceError};
+use crate::source::{self, Buffer, Bytes, Piece, RawFile, Source, SourceError};
 
 /// Where the page server is, and how it counts pages.
 #[derive(Debug, Clone)]
@@ -480,7 +479,7 @@ impl Reader {
             });
         }
         let told = |error: std::io::Error| ImageError::new(path, error);
-        let file = File::open(path).and_then(RawFile::of).map_err(told)?;
+        let file = source::opened(path).and_then(RawFile::of).map_err(told)?;
         Ok(Opened {
             of,
             whole_pages: file.whole_pages(),

@@ -1,6 +1,5 @@
 //! Images of memory, raw files and snapshots, whose pages are put into a store; and served from
 //! there.
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -98,7 +97,7 @@ pub fn open_image(path: &Path, store: Option<&str>) -> Result<Arc<dyn Source>, S
     let told =
         |what: &dyn ToString| SourceError(format!("{}: {}", path.display(), what.to_string()));
     let mut head = Vec::new();
-    let file = File::open(path).map_err(|error| told(&error))?;
+    let file = source::opened(path).map_err(|error| told(&error))?;
     let read = file.take(Index::MAGIC.len() as u64).read_to_end(&mut head);
     if read.is_err() || head != Index::MAGIC {
         return match store {

@@ -5,9 +5,10 @@ mod raw;
 mod snapshot;
 
 use std::fmt::Debug;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
 use std::marker::PhantomData;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use pagetide_kernel::PAGE_SIZE;
 use pagetide_track::SnapshotId;
 use pagetide_track::snapshot::format::MAGIC;
 use pagetide_track::snapshot::reader::BlockBuffer;
+use rustix::fs::OFlags;
 
 pub use raw::RawFile;
 pub use snapshot::SnapshotImage;
@@ -118,6 +120,25 @@ impl Buffer {
     }
 }
 
+/// Opens the file, or the block device, at `path` without waiting: of a pipe nobody may hold the
+/// other end.
+pub(crate) fn opened(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(OFlags::NONBLOCK.bits() as i32);
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() || kind.is_dir() || kind.is_block_device() {
+        // Reading a directory says what it is.
+        true => Ok(file),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is a pipe, a socket or a terminal; expected a regular file or a block device",
+        )),
+    }
+}
+
 /// Opens what is at `path`: a Pagetide snapshot, known by its first bytes, with its parents; else a
 /// raw image of memory.
 ///
@@ -125,7 +146,7 @@ impl Buffer {
 /// It cannot be opened, is empty, or is a snapshot that is not whole.
 pub fn open(path: &Path) -> Result<Arc<dyn Source>, SourceError> {
     let told = |error: io::Error| SourceError(format!("{}: {error}", path.display()));
-    let file = File::open(path).map_err(told)?;
+    let file = opened(path).map_err(told)?;
     let mut head = Vec::new();
     let is_file = file.metadata().map_err(told)?.is_file();
     (&file)

@@ -359,20 +359,32 @@ pub struct FileIdentity {
     inode: u64,
 }
 
+/// Opens the regular file at `path`, which is to be `expected`, without waiting: of a pipe nobody
+/// may hold the other end.
+pub(super) fn open_regular(path: &Path, expected: &str) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() {
+        true => Ok(file),
+        false => {
+            let text = format!(
+                "it is {}, not a regular file; name {expected}",
+                kind_of(kind)
+            );
+            Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+        }
+    }
+}
+
 /// Opens a snapshot file, and says which it is. What is no regular file is refused; a FIFO without
 /// a writer is not waited for.
 pub fn open_file(path: &Path) -> Result<(SnapshotFile, FileIdentity), FileError> {
     let name = path.display().to_string();
     let io = |error| FileError::Io(name.clone(), error);
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NONBLOCK);
-    let file = options.open(path).map_err(io)?;
+    let file = open_regular(path, "the file of a snapshot").map_err(io)?;
     let meta = file.metadata().map_err(io)?;
-    if !meta.is_file() {
-        let kind = kind_of(meta.file_type());
-        let text = format!("it is {kind}, not a regular file; name the file of a snapshot");
-        return Err(io(io::Error::new(io::ErrorKind::InvalidInput, text)));
-    }
     let identity = FileIdentity {
         device: meta.dev(),
         inode: meta.ino(),

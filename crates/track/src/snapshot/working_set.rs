@@ -13,6 +13,7 @@ use std::path::Path;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::format::{SnapshotId, u64_at};
+use super::reader::open_regular;
 use super::sink::{FileSink, Sink, naming};
 
 const MAGIC: [u8; 8] = *b"PTWSET\r\n";
@@ -65,7 +66,7 @@ impl WorkingSet {
     pub fn load(path: impl AsRef<Path>, snapshot: SnapshotId) -> io::Result<WorkingSet> {
         let path = path.as_ref();
         let mut bytes = Vec::new();
-        std::fs::File::open(path)
+        open_regular(path, "the file of a working set")
             .and_then(|file| file.take(FILE_BYTES_MAX).read_to_end(&mut bytes))
             .map_err(naming(path))?;
         let set = WorkingSet::decode(&bytes).ok_or_else(|| {
