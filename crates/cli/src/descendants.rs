@@ -28,7 +28,7 @@ pub fn of(run: &Path) -> impl Iterator<Item = u32> {
 }
 
 /// Of them, those of another user with an agent that is not known in the run's directory: they may
-/// not write there, so that each is governed by itself. (One of the same user may just be starting.)
+/// not write there, so that each is governed by itself. (One of the same user may be starting.)
 pub fn apart(run: &Path) -> Vec<u32> {
     let user = |path: &Path| fs::metadata(path).map(|found| found.uid()).ok();
     let owner = user(run);
