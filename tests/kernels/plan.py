@@ -128,5 +128,6 @@ def environment(target: pathlib.Path, scale: float) -> dict[str, str]:
         "PAGETIDE_TESTS_PREBUILT": "1",
         "PAGETIDE_TESTS_TIME_SCALE": f"{scale:g}",
         "HAZARD_MIB": os.environ.get("HAZARD_MIB", "8"),
+        "HAZARD_CHILD_SECONDS": os.environ.get("HAZARD_CHILD_SECONDS", "240"),
         "HAZARD_ROUNDS_PERCENT": os.environ.get("HAZARD_ROUNDS_PERCENT", "15"),
     }

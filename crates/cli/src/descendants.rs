@@ -14,13 +14,14 @@ use crate::text::printable;
 /// The agent's name, as `/proc/PID/maps` has it.
 const AGENT: &[u8] = b"libpagetide_preload.so";
 
-/// The processes that have `run` in their environment, of those this user may ask for it.
-pub fn of(run: &Path) -> impl Iterator<Item = u32> {
+/// The processes among `these` that have `run` in their environment, of those this user may ask for
+/// it.
+pub fn of(run: &Path, these: impl Fn(&u32) -> bool) -> impl Iterator<Item = u32> {
     let mut wanted = format!("{RUN_DIR}=").into_bytes();
     wanted.extend(run.as_os_str().as_bytes());
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(move |pid| {
+    pids.filter(these).filter(move |pid| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         let mut variables = environment.split(|byte| *byte == 0);
         variables.any(|variable| variable == wanted) && is_here(*pid)
@@ -37,9 +38,8 @@ pub fn apart(run: &Path) -> Vec<u32> {
         theirs != owner && theirs.is_some_and(|uid| uid != 0)
     };
     let known = living(run);
-    of(run)
-        .filter(is_another)
-        .filter(|pid| known.iter().all(|process| process.pid != *pid))
+    let is_unknown = |pid: &u32| known.iter().all(|process| process.pid != *pid);
+    of(run, |pid| is_another(pid) && is_unknown(pid))
         .filter(|pid| has_agent(*pid))
         .collect()
 }

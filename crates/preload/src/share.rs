@@ -34,8 +34,8 @@ pub fn open_own(config: &Config) -> Result<Option<Share>, Errno> {
     Ok(Some(Share { member, file }))
 }
 
-/// What is to be said of a share whose weight is not what was asked for.
-pub fn warning(_: &Share) -> Option<String> {
+/// What is to be said where the weight that this process asks for is none.
+pub fn warning() -> Option<String> {
     let why = weight().err()?;
     Some(format!("{why}; it counts as {WEIGHT_DEFAULT}"))
 }

@@ -184,7 +184,9 @@ fn set_up(config: Config) -> Result<Agent, Refusal> {
             None
         }
     };
-    if let Some(warning) = share.as_ref().and_then(share::warning) {
+    if share.is_some()
+        && let Some(warning) = share::warning()
+    {
         ledger.set_message(warning.as_bytes());
     }
     let file = share.as_ref().map(|share| share.file);

@@ -40,8 +40,9 @@ fn starting(run: &Path) -> impl Iterator<Item = u32> {
         .map(|started| started.pid)
         .collect();
     let own = std::process::id();
-    descendants::of(run)
-        .filter(move |pid| *pid > own && !told.contains(pid) && !without.contains(pid))
+    descendants::of(run, move |pid| {
+        *pid > own && !told.contains(pid) && !without.contains(pid)
+    })
 }
 
 #[cfg(test)]

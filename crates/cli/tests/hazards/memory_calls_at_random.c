@@ -19,6 +19,7 @@ enum {
     EVENTS_SHOWN = 30,
     EVENTS_OF_OTHERS = 4,
     CHILD_STEPS = 200,
+    CHILD_SECONDS = 60,
     DEPTH_MAX = 2,
     READ_WRITE = PROT_READ | PROT_WRITE,
 };
@@ -446,9 +447,14 @@ static void unmap(struct worker *worker, struct part part) {
 
 static void do_a_step(struct worker *worker);
 
-/* However long that takes: in little memory on a slow machine it is a minute, and who started the program looks
- * at what stands still. */
+/* How long a child may take: HAZARD_CHILD_SECONDS, for slow systems, or as many as are usual. */
+static unsigned child_seconds(void) {
+    const char *given = getenv("HAZARD_CHILD_SECONDS");
+    return given && atoi(given) > 0 ? (unsigned)atoi(given) : CHILD_SECONDS;
+}
+
 __attribute__((noreturn)) static void live_as_child(struct worker *worker) {
+    alarm(child_seconds());
     depth++;
     /* What it does and writes is its own from here on, and so is its pipe. */
     MUST(close(worker->ends[0]) == 0 && close(worker->ends[1]) == 0 && pipe(worker->ends) == 0);

@@ -251,7 +251,8 @@ fn kill_at_the_server(server: &Valkey, images: &Path) {
         .arg(server.uri("timeout=60s"))
         .spawn()
         .unwrap();
-    let signal = |signal| kill_process(Pid::from_child(&child), signal).unwrap();
+    let pid = Pid::from_child(&child);
+    let signal = |signal| kill_process(pid, signal).unwrap();
     // It stands still while it is looked at: it would be done by then on a busy machine.
     loop {
         signal(Signal::STOP);
@@ -259,6 +260,7 @@ fn kill_at_the_server(server: &Valkey, images: &Path) {
             break;
         }
         signal(Signal::CONT);
+        assert!(child.try_wait().unwrap().is_none(), "it was too quick");
         std::thread::sleep(Duration::from_millis(2));
     }
     server.signal("STOP");
