@@ -2,10 +2,10 @@
 //!
 //! It decides nothing. It is handed areas, installs each from its start on as far as nothing is in
 //! the way, and tells how far that was. Before the client's thread reads what the userfaultfd says,
-//! it has this one hold still ([`Second::recall`]): so, as with one thread, no page is under way
-//! while memory is heard of as given up, moved or unmapped.
+//! it has this one hold still ([`Second::recall`]) after the piece it is at: so, as with one
+//! thread, no page is under way while memory is heard of as given up, moved or unmapped.
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::{JoinHandle, available_parallelism};
 
@@ -42,6 +42,8 @@ struct Desk {
 #[derive(Debug, Default)]
 struct Shared {
     desk: Mutex<Desk>,
+    /// Somebody waits until it holds still.
+    recalled: AtomicBool,
     /// There is something to do, or it is over.
     more: Condvar,
     /// What was under way is done.
@@ -105,9 +107,11 @@ impl Second {
     pub fn recall(&self) -> (VecDeque<Area>, Vec<Done>) {
         let mut desk = self.shared.desk();
         let waiting = std::mem::take(&mut desk.waiting);
+        self.shared.recalled.store(true, Relaxed);
         while desk.under_way {
             desk = self.shared.wait(&self.shared.still, desk);
         }
+        self.shared.recalled.store(false, Relaxed);
         (waiting, std::mem::take(&mut desk.done))
     }
 }
@@ -136,7 +140,7 @@ fn work(shared: &Shared, mut hand: Hand) {
         };
         desk.under_way = true;
         drop(desk);
-        let parts = install(&mut hand, area);
+        let parts = install(&mut hand, area, &shared.recalled);
         desk = shared.desk();
         desk.under_way = false;
         desk.done.push(Done { area, parts });
@@ -144,10 +148,10 @@ fn work(shared: &Shared, mut hand: Hand) {
     }
 }
 
-/// Installs `area` from its start on, until something is in the way.
-fn install(hand: &mut Hand, area: Area) -> Vec<(u64, Origin)> {
+/// Installs `area` from its start on, until something is in the way or it is recalled.
+fn install(hand: &mut Hand, area: Area, recalled: &AtomicBool) -> Vec<(u64, Origin)> {
     let (mut rest, mut parts) = (area, Vec::new());
-    while !rest.range.is_empty() {
+    while !rest.range.is_empty() && !recalled.load(Relaxed) {
         let Ok(placed) = hand.place(rest) else {
             break;
         };

@@ -10,6 +10,7 @@ use std::process::{Command, ExitStatus};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
+use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::uffd::{Uffd, feature, open};
 
 use super::dump::{self, LAZY, PRESENT};
@@ -416,31 +417,37 @@ fn a_task_that_dies_is_nobody_elses_affair() {
 }
 
 /// A page server for one task, that answers with at most three pages; the commands it heard.
+///
+/// Its thread allocates nothing once it has begun: another test's thread that forks in this process
+/// holds the allocator until the server has read of it, which may wait for an answer from here.
 fn page_server(start: u64) -> (u16, std::thread::JoinHandle<Vec<u32>>) {
+    const HEADER: usize = 24;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
+    let mut heard = Vec::with_capacity(4096);
+    let mut answer = [0u8; HEADER + 3 * PAGE_SIZE];
     let body = move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let mut heard = Vec::new();
-        let mut header = [0u8; 24];
-        while stream.read_exact(&mut header).is_ok() {
-            let number = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().unwrap());
+        while stream.read_exact(&mut answer[..HEADER]).is_ok() {
+            let number = |at: usize| u32::from_le_bytes(answer[at..at + 4].try_into().unwrap());
             let command = number(0);
+            assert!(heard.len() < heard.capacity());
             heard.push(command);
             if command != 7 {
                 stream.write_all(&0i32.to_le_bytes()).unwrap();
                 break;
             }
-            let address = u64::from_le_bytes(header[8..16].try_into().unwrap());
+            let address = u64::from_le_bytes(answer[8..16].try_into().unwrap());
             let pages = number(4).min(3);
-            let mut answer = header;
             answer[..4].copy_from_slice(&0x0004_0006u32.to_le_bytes());
             answer[4..8].copy_from_slice(&pages.to_le_bytes());
-            stream.write_all(&answer).unwrap();
-            let first = (address - start) / 4096;
-            for page in first..first + u64::from(pages) {
-                stream.write_all(&expected(page)).unwrap();
+            let first = (address - start) / PAGE_SIZE as u64;
+            let (bytes, _) = answer[HEADER..].as_chunks_mut::<PAGE_SIZE>();
+            for (page, bytes) in (first..).zip(&mut bytes[..pages as usize]) {
+                *bytes = expected(page);
             }
+            let len = HEADER + pages as usize * PAGE_SIZE;
+            stream.write_all(&answer[..len]).unwrap();
         }
         heard
     };
