@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use pagetide_kernel::peer::Peer;
+use pagetide_kernel::uffd::feature;
 
 use crate::client::{Client, End, Handed, Service};
 use crate::counters::Counters;
@@ -171,7 +172,11 @@ impl Crew {
         };
         self.served().insert(number, served);
         let memory = counted(pages, "page");
-        (self.say)(&format!("{who}: {memory} of memory"));
+        let told = match handed.uffd.features() & feature::EVENT_REMOVE {
+            0 => "; it tells of no memory that it gives up (EVENT_REMOVE), which is not known then",
+            _ => "",
+        };
+        (self.say)(&format!("{who}: {memory} of memory{told}"));
         let crew = Arc::clone(self);
         let body = move || {
             let say = |text: &str| (crew.say)(&format!("{who}: {text}"));

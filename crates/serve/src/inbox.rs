@@ -130,7 +130,7 @@ fn read(
 ) -> Result<usize, Errno> {
     let mut messages = [Message::default(); MESSAGES];
     installer.memory.begin_hearing();
-    let read = installer.uffd().read(&mut messages)?;
+    let read = installer.uffd().read_at_once(&mut messages)?;
     let since = Instant::now();
     for message in &messages[..read] {
         match message.decode() {

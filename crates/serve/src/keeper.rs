@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use pagetide_kernel::uffd::Uffd;
 
 use crate::manager::Manager;
 
-/// The name of the socket that clients connect to.
-const LISTENER: &str = "listener";
+/// How the name of the socket begins that clients connect to. Which file it is follows: another may
+/// have taken its place.
+const LISTENER: &str = "listener-";
 /// How the name of a client begins; a number follows.
 const CLIENT: &str = "client-";
 /// Descriptors of a client.
@@ -98,11 +100,12 @@ impl Keeper {
                 .and_then(|number| number.parse().ok());
             if let Some(number) = number {
                 clients.entry(number).or_default().push(descriptor);
-            } else if name == LISTENER {
+            } else if name.starts_with(LISTENER) {
                 let kept = UnixListener::from(descriptor);
-                listener = is_at(&kept, path).then_some(kept);
+                let is_there = listener_name(path).is_some_and(|now| now == name);
+                listener = (is_there && is_at(&kept, path)).then_some(kept);
                 if listener.is_none() {
-                    self.manager.forget(LISTENER);
+                    self.manager.forget(&name);
                 }
             }
         }
@@ -118,12 +121,13 @@ impl Keeper {
         (listener, returned.collect())
     }
 
-    /// Has the socket kept that clients connect to.
+    /// Has the socket at `path` kept that clients connect to.
     ///
     /// # Errors
-    /// The manager cannot be told.
-    pub(crate) fn keep_listener(&self, listener: &UnixListener) -> io::Result<()> {
-        self.keep(LISTENER, &[listener.as_fd()])
+    /// The manager cannot be told, or the socket is not there.
+    pub(crate) fn keep_listener(&self, listener: &UnixListener, path: &Path) -> io::Result<()> {
+        let name = listener_name(path).ok_or(io::ErrorKind::NotFound)?;
+        self.keep(&name, &[listener.as_fd()])
     }
 
     /// Has a client kept, with the file that its memory is known by.
@@ -177,10 +181,16 @@ impl Keeper {
     }
 }
 
-/// Whether `listener` listens at `path`, where its socket is still.
+/// What the socket at `path` is kept by.
+fn listener_name(path: &Path) -> Option<String> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some(format!("{LISTENER}{:x}-{:x}", found.dev(), found.ino()))
+}
+
+/// Whether `listener` listens, and was made for `path`.
 fn is_at(listener: &UnixListener, path: &Path) -> bool {
     let listens = rustix::net::sockopt::socket_acceptconn(listener) == Ok(true);
     let address = listener.local_addr().ok();
     let bound = address.as_ref().and_then(|address| address.as_pathname());
-    listens && bound == Some(path) && std::fs::symlink_metadata(path).is_ok()
+    listens && bound == Some(path)
 }

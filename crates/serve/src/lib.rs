@@ -14,10 +14,12 @@
 #![warn(missing_docs)]
 mod area;
 mod bits;
+mod bounded;
 pub mod client;
 pub mod counters;
 mod crew;
 pub mod criu;
+mod discard;
 mod fill;
 pub mod firecracker;
 mod inbox;

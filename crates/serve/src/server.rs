@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,10 @@ use pagetide_kernel::uffd::feature;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 
+use crate::bounded::Bounded;
 use crate::client::{self, Handed, Owner};
 use crate::crew::Crew;
+use crate::discard::discard;
 use crate::firecracker::{Greeting, Handshake, Refusal};
 use crate::keeper::{Holding, Keeper, Returned};
 use crate::kept::Of;
@@ -59,12 +61,15 @@ pub struct Server {
     crew: Arc<Crew>,
     keeper: Option<Arc<Keeper>>,
     handshakes: VecDeque<(Instant, Handshake)>,
+    refusals: Bounded,
 }
 
 /// What was kept for this process by the one before.
 pub struct KeptBefore {
     has_listener: bool,
     clients: Vec<Returned>,
+    /// Where the socket is.
+    path: PathBuf,
 }
 
 /// The socket at `path`: the one that was kept by `keeper` among `inherited` descriptors, or else a
@@ -83,6 +88,7 @@ pub fn listen_again(
     let kept = KeptBefore {
         has_listener,
         clients,
+        path: path.to_owned(),
     };
     Ok((listener, kept))
 }
@@ -125,6 +131,7 @@ impl Server {
             crew: Arc::new(Crew::new(setup, ending, None)),
             keeper: None,
             handshakes: VecDeque::new(),
+            refusals: Bounded::new(Instant::now()),
         })
     }
 
@@ -135,7 +142,7 @@ impl Server {
     /// The socket cannot be kept.
     pub fn keep(&mut self, keeper: &Arc<Keeper>, kept: KeptBefore) -> io::Result<()> {
         if !kept.has_listener {
-            keeper.keep_listener(&self.listener)?;
+            keeper.keep_listener(&self.listener, &kept.path)?;
         }
         self.keeper = Some(Arc::clone(keeper));
         for returned in kept.clients {
@@ -200,6 +207,7 @@ impl Server {
             0 => 0,
             _ => self.crew.give_up(hands_over),
         };
+        self.refusals.end(&*self.crew.say);
         let saved = self.crew.recorder.as_ref().map(|recorder| recorder.save());
         match (given_up, saved) {
             (0, Some(Err(error))) => Err(Failed::Recorded(error)),
@@ -237,11 +245,16 @@ impl Server {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 // No more descriptors, say: who says nothing gives up its own.
                 Err(error) => {
-                    (self.crew.say)(&format!("a connection could not be taken: {error}"));
+                    let text = format!("a connection could not be taken: {error}");
+                    self.refusals.tell(Instant::now(), &text, &*self.crew.say);
                     self.refuse_oldest("to make room");
                     std::thread::sleep(Duration::from_millis(10));
                     break;
                 }
+            }
+            if self.handshakes.len() > HANDSHAKES_MAX {
+                // Some have said all perhaps.
+                self.hear();
             }
             if self.handshakes.len() > HANDSHAKES_MAX {
                 self.refuse_oldest("to make room for others");
@@ -258,18 +271,22 @@ impl Server {
         }
     }
 
-    fn refuse(&self, connection: &impl AsFd, why: &str) {
+    fn refuse(&mut self, connection: &impl AsFd, why: &str) {
         self.crew.status.note_refused();
         let pid = Peer::of(connection.as_fd())
             .ok()
             .and_then(|peer| peer.pid());
         let who = pid.map_or("a client".to_owned(), |pid| format!("process {pid}"));
-        (self.crew.say)(&format!("{who} is refused: {why}"));
+        let text = format!("{who} is refused: {why}");
+        self.refusals.tell(Instant::now(), &text, &*self.crew.say);
     }
 
     /// Hears what there is from those that have not said all.
     fn hear(&mut self) {
-        for (since, mut handshake) in std::mem::take(&mut self.handshakes) {
+        for _ in 0..self.handshakes.len() {
+            let Some((since, mut handshake)) = self.handshakes.pop_front() else {
+                return;
+            };
             match handshake.receive() {
                 Ok(true) => self.greet(handshake),
                 Ok(false) if since.elapsed() < PATIENCE => {
@@ -285,9 +302,13 @@ impl Server {
     }
 
     fn greet(&mut self, handshake: Handshake) {
-        let connection = handshake.connection().as_fd().try_clone_to_owned();
-        let Ok(connection) = connection else {
-            return self.refuse(&handshake, "there are no more descriptors");
+        let connection = loop {
+            match handshake.connection().as_fd().try_clone_to_owned() {
+                Ok(connection) => break connection,
+                // Who has said nothing yet gives up its own.
+                Err(_) if !self.handshakes.is_empty() => self.refuse_oldest("to make room"),
+                Err(_) => return self.refuse(&handshake, "there are no more descriptors"),
+            }
         };
         if self.crew.clients() >= self.crew.clients_max {
             let most = self.crew.clients_max;
@@ -298,7 +319,10 @@ impl Server {
             .finish(self.crew.source.pages())
             .and_then(
                 |greeting| match client::refuses(greeting.uffd.features(), REFUSED) {
-                    Some(why) => Err(Refusal::Features(why)),
+                    Some(why) => {
+                        discard(greeting);
+                        Err(Refusal::Features(why))
+                    }
                     None => Ok(greeting),
                 },
             );

@@ -1,13 +1,18 @@
 //! Clients that say what cannot be, or do what they should not: refused, and nobody else suffers.
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 use pagetide_kernel::uffd::{Uffd, feature, open};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
+use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 use super::guest::{Guest, is_closed, send, within_time};
 use super::server::Server;
+use super::support::skip::skipped;
 use super::{able, leaving, verify_all};
 
 const PAGES: u64 = 64;
@@ -98,7 +103,7 @@ fn a_handshake_without_end_is_refused() {
     let connection = UnixStream::connect(server.socket()).unwrap();
     let blank = [b' '; 4096];
     // It may be closed before all is said.
-    while std::io::Write::write_all(&mut &connection, &blank).is_ok() {}
+    while (&connection).write_all(&blank).is_ok() {}
     server.wait_for("the message", |server| server.log().contains("longer than"));
     // Long, and whole.
     let mut guest = Guest::new(PAGES, feature::EVENT_REMOVE);
@@ -166,6 +171,64 @@ fn a_userfaultfd_that_blocks_holds_up_neither_others_nor_the_end() {
     verify_all(&server, PAGES);
     let (status, log, _place) = server.end();
     assert_eq!(status.code(), Some(0), "{log}");
+}
+
+/// Now it blocks, and now it does not: a thread of the server's that reads it then is not to wait.
+#[test]
+fn a_userfaultfd_that_blocks_now_and_then_leaves_no_thread_waiting() {
+    if !able() {
+        return;
+    }
+    let version = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let numbers: Vec<&str> = version.split(['.', '-']).collect();
+    if numbers[..2]
+        .iter()
+        .map(|n| n.parse::<u32>().unwrap())
+        .lt([6, 10])
+    {
+        return skipped(
+            "serve",
+            "reading a userfaultfd that blocks: before Linux 6.10",
+        );
+    }
+    // It looks at its client again and again.
+    let server = leaving(PAGES, &["--prefetch-rate", "512K"]);
+    for _ in 0..16 {
+        let guest = Guest::connected(PAGES, &server.socket());
+        let flags = fcntl_getfl(&guest.uffd).unwrap();
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(50) {
+            fcntl_setfl(&guest.uffd, flags - OFlags::NONBLOCK).unwrap();
+            fcntl_setfl(&guest.uffd, flags | OFlags::NONBLOCK).unwrap();
+        }
+    }
+    let (status, log, _place) = server.end();
+    assert_eq!(status.code(), Some(0), "{log}");
+}
+
+/// A socket that takes a minute to close, sent in the place of a userfaultfd.
+#[test]
+fn a_descriptor_that_takes_long_to_close_holds_up_nobody() {
+    if !able() {
+        return;
+    }
+    let server = leaving(PAGES, &[]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut unread = Vec::new();
+    for _ in 0..4 {
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        set_socket_linger(&socket, Some(Duration::from_secs(600))).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while socket.write(&[0; 4096]).is_ok() {}
+        unread.push(listener.accept().unwrap());
+        let connection = UnixStream::connect(server.socket()).unwrap();
+        send(&connection, b"[", &[socket.as_fd()]);
+        // The one that was sent is the last.
+        drop(socket);
+        send(&connection, b"]", &[]);
+        assert!(is_closed(&connection));
+        verify_all(&server, PAGES);
+    }
 }
 
 /// Memory that it registers anew where it had unmapped some: pages the server knows nothing of.

@@ -22,6 +22,7 @@ mod stored;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -454,7 +455,7 @@ fn what_cannot_be_done_is_said_with_its_own_code() {
     std::fs::write(place.path().join("empty"), "").unwrap();
     std::fs::write(place.path().join("taken"), "kept").unwrap();
     std::fs::write(place.path().join("no-set"), "nothing").unwrap();
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 10] = [
         (&["socket", "nowhere"], 4, "nowhere"),
         (&["socket", "empty"], 4, "empty"),
         (&["taken", "image"], 1, "taken"),
@@ -469,6 +470,11 @@ fn what_cannot_be_done_is_said_with_its_own_code() {
             &["socket", "image", "--record", "no/where"],
             4,
             "--record: no/where",
+        ),
+        (
+            &["socket", "image", "--record", "image"],
+            4,
+            "--record: image is there, and no working set",
         ),
         (
             &["socket", "image", "--record", "a", "--replay", "b"],
@@ -494,4 +500,22 @@ fn what_cannot_be_done_is_said_with_its_own_code() {
         assert!(!place.path().join("socket").exists(), "{arguments:?}");
     }
     assert_eq!(std::fs::read(place.path().join("taken")).unwrap(), b"kept");
+}
+
+/// The file of a socket was removed, and another server has made its own there.
+#[test]
+fn the_socket_of_another_server_is_not_removed() {
+    if !able() {
+        return;
+    }
+    let first = leaving(4, &[]);
+    let socket = first.socket();
+    let status = first.path("status");
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::remove_file(&status).unwrap();
+    let _second = UnixListener::bind(&socket).unwrap();
+    let _other = UnixListener::bind(&status).unwrap();
+    let (code, log, _place) = first.end();
+    assert_eq!(code.code(), Some(0), "{log}");
+    assert!(socket.exists() && status.exists(), "{log}");
 }

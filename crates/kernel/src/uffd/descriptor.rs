@@ -1,7 +1,9 @@
 //! A userfaultfd, and the operations that register, install and protect memory.
+use std::io::IoSliceMut;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::ioctl::{self, Updater};
 
 use super::abi::*;
@@ -258,16 +260,24 @@ impl Uffd {
 
     /// Reads waiting messages without blocking; the number read, 0 when none waits.
     pub fn read(&self, messages: &mut [Message]) -> Result<usize, Errno> {
-        let len = size_of_val(messages);
-        // SAFETY: `Message` is plain old data without padding, so any bytes written into it are
-        // valid.
-        let bytes =
-            unsafe { std::slice::from_raw_parts_mut(messages.as_mut_ptr().cast::<u8>(), len) };
-        match rustix::io::read(&self.fd, bytes) {
-            Ok(read) => Ok(read / size_of::<Message>()),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
-            Err(errno) => Err(errno),
+        read_count(rustix::io::read(&self.fd, bytes_of(messages)))
+    }
+
+    /// The same of one whose owner is another process, which can make it block at any time: then
+    /// too this does not (from Linux 6.10 on; before, it waits for the next message).
+    pub fn read_at_once(&self, messages: &mut [Message]) -> Result<usize, Errno> {
+        /// The kernel cannot be told so.
+        static UNABLE: AtomicBool = AtomicBool::new(false);
+        // At the descriptor's own place: it has none.
+        const HERE: u64 = u64::MAX;
+        if !UNABLE.load(Relaxed) {
+            let mut bytes = [IoSliceMut::new(bytes_of(messages))];
+            match preadv2(&self.fd, &mut bytes, HERE, ReadWriteFlags::NOWAIT) {
+                Err(Errno::OPNOTSUPP | Errno::NOSYS) => UNABLE.store(true, Relaxed),
+                result => return read_count(result),
+            }
         }
+        self.read(messages)
     }
 
     /// Whether a message waits, or may. Does not block.
@@ -278,6 +288,21 @@ impl Uffd {
     /// The descriptor's number.
     pub fn number(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+}
+
+fn bytes_of(messages: &mut [Message]) -> &mut [u8] {
+    let len = size_of_val(messages);
+    // SAFETY: `Message` is plain old data without padding, so any bytes written into it are valid.
+    unsafe { std::slice::from_raw_parts_mut(messages.as_mut_ptr().cast::<u8>(), len) }
+}
+
+/// Messages that were read; none where none waits.
+fn read_count(result: Result<usize, Errno>) -> Result<usize, Errno> {
+    match result {
+        Ok(read) => Ok(read / size_of::<Message>()),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+        Err(errno) => Err(errno),
     }
 }
 

@@ -1,5 +1,5 @@
 //! A userfaultfd of another process, which handed it over: what it is, and zeros for its memory.
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd as _, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -38,18 +38,28 @@ impl From<Errno> for ForeignError {
 }
 
 impl Uffd {
+    /// Whether `fd` is a userfaultfd. Allocates.
+    ///
+    /// # Errors
+    /// [`ForeignError`]: it is none, or that cannot be told.
+    pub fn recognise(fd: BorrowedFd<'_>) -> Result<(), ForeignError> {
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let link = rustix::fs::readlink(path, Vec::new())?;
+        let link = link.to_string_lossy().into_owned();
+        match link == LINK {
+            true => Ok(()),
+            false => Err(ForeignError::NotUserfaultfd(link)),
+        }
+    }
+
     /// Takes over a descriptor that another process sent. From now on it does not block, and is not
     /// inherited by executed programs. Pages are numbered as in that process. Allocates.
     ///
     /// # Errors
     /// [`ForeignError`]: it is no userfaultfd, or not one that is in use.
     pub fn adopt(fd: OwnedFd) -> Result<Uffd, ForeignError> {
+        Uffd::recognise(fd.as_fd())?;
         let number = fd.as_raw_fd();
-        let link = rustix::fs::readlink(format!("/proc/self/fd/{number}"), Vec::new())?;
-        let link = link.to_string_lossy().into_owned();
-        if link != LINK {
-            return Err(ForeignError::NotUserfaultfd(link));
-        }
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
         fcntl_setfd(&fd, FdFlags::CLOEXEC)?;
         let path = format!("/proc/self/fdinfo/{number}");

@@ -92,6 +92,10 @@ impl Client {
         if self.released || self.service.plan.on_lost == OnLost::Leave {
             return End::Told;
         }
+        // It has executed another program since, perhaps, and misses nothing.
+        if self.installer.is_gone() {
+            return End::Gone;
+        }
         match &self.owner {
             Some(owner) => match owner.peer.kill() {
                 Ok(()) => End::Lost("it was killed, as not all of its pages are there".into()),

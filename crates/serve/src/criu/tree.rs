@@ -459,7 +459,8 @@ impl Reader {
             }
         };
         let pages = self.opened[number as usize].whole_pages;
-        if pages < map.file_pages {
+        // More: the page map lacks its end.
+        if pages != map.file_pages {
             let text = format!(
                 "it has {pages} whole pages; its page map tells of {}",
                 map.file_pages

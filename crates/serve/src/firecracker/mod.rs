@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use pagetide_kernel::uffd::{ForeignError, Uffd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use crate::discard::discard;
 use crate::memory::Area;
 use framing::{Framing, Seen};
 
@@ -58,7 +59,19 @@ pub struct Handshake {
     connection: UnixStream,
     said: Vec<u8>,
     framing: Framing,
-    descriptors: Vec<OwnedFd>,
+    sent: Sent,
+}
+
+/// Descriptors as they were sent; nobody waits until they are closed.
+#[derive(Debug, Default)]
+struct Sent(Vec<OwnedFd>);
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            discard(std::mem::take(&mut self.0));
+        }
+    }
 }
 
 /// What a handshake came to.
@@ -83,7 +96,7 @@ impl Handshake {
             connection,
             said: Vec::new(),
             framing: Framing::default(),
-            descriptors: Vec::new(),
+            sent: Sent::default(),
         })
     }
 
@@ -125,33 +138,29 @@ impl Handshake {
 
     /// Two are enough (a userfaultfd, and the memory's file): others are closed.
     fn keep(&mut self, descriptors: impl Iterator<Item = OwnedFd>) {
-        for descriptor in descriptors {
-            if self.descriptors.len() < 2 {
-                self.descriptors.push(descriptor);
-            }
-        }
+        self.sent.0.extend(descriptors);
+        drop(Sent(self.sent.0.split_off(self.sent.0.len().min(2))));
     }
 
     /// What was said, for an image of `image_pages` pages; to be called once all was.
     ///
     /// # Errors
     /// [`Refusal`].
-    pub fn finish(self, image_pages: u64) -> Result<Greeting, Refusal> {
+    pub fn finish(mut self, image_pages: u64) -> Result<Greeting, Refusal> {
         let areas = parse(&self.said, image_pages)?;
-        let mut first_error = None;
-        for descriptor in self.descriptors {
-            match Uffd::adopt(descriptor) {
-                Ok(uffd) => {
-                    return Ok(Greeting {
-                        connection: self.connection,
-                        areas,
-                        uffd,
-                    });
-                }
-                Err(error) => first_error = first_error.or(Some(error)),
-            }
-        }
-        Err(first_error.map_or(Refusal::NoDescriptor, Refusal::Descriptor))
+        let sent = self.sent.0.iter();
+        let kinds: Vec<_> = sent.map(|fd| Uffd::recognise(fd.as_fd())).collect();
+        let Some(at) = kinds.iter().position(Result::is_ok) else {
+            let mut kinds = kinds.into_iter();
+            let first = kinds.find_map(Result::err);
+            return Err(first.map_or(Refusal::NoDescriptor, Refusal::Descriptor));
+        };
+        let uffd = Uffd::adopt(self.sent.0.swap_remove(at))?;
+        Ok(Greeting {
+            connection: self.connection,
+            areas,
+            uffd,
+        })
     }
 
     /// The connection.

@@ -1,8 +1,9 @@
 //! A raw image: a file, or a device, whose bytes are those of memory, in order.
 //!
 //! It is mapped, and the kernel copies from its page cache into a client's memory: one copy, no
-//! buffer, and one cache for all clients of an image. Where the file has become shorter, or a block
-//! cannot be read, the kernel's copy fails and nothing is killed by a signal.
+//! buffer, and one cache for all clients of an image. Where a block cannot be read, or the file has
+//! become shorter by pages, the kernel's copy fails and nothing is killed by a signal. Where the
+//! file ends within a page now, the kernel has zeros for the rest: so its length is asked before.
 #![allow(unsafe_code)] // mmap and munmap of the file; no reference to its bytes is ever made
 use std::ffi::c_void;
 use std::fs::File;
@@ -34,6 +35,8 @@ pub struct RawFile {
     file: File,
     base: *mut c_void,
     len: u64,
+    /// It can become shorter: it is no device.
+    may_shrink: bool,
     id: SnapshotId,
 }
 
@@ -54,6 +57,7 @@ impl RawFile {
             let text = "it is empty, and no image of memory";
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
+        let may_shrink = file.metadata()?.is_file();
         let mapped = usize::try_from(len).map_err(|_| io::ErrorKind::FileTooLarge)?;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe {
@@ -71,6 +75,7 @@ impl RawFile {
             file,
             base,
             len,
+            may_shrink,
             id,
         };
         raw.id = raw.sampled()?;
@@ -102,6 +107,27 @@ impl RawFile {
         let bytes = pages as usize * PAGE_SIZE;
         // SAFETY: within this struct's own mapping, whose contents it does not change.
         let _ = unsafe { madvise(address as *mut c_void, bytes, Advice::LinuxPopulateRead) };
+    }
+
+    /// How many of `pages` from `first` on the file has still, at least one.
+    fn still_there(&self, first: u64, pages: u64) -> Result<u64, SourceError> {
+        if !self.may_shrink {
+            return Ok(pages);
+        }
+        let now = rustix::fs::fstat(&self.file)
+            .map_err(|errno| SourceError(format!("the image cannot be asked: {errno}")))?;
+        let len = now.st_size as u64;
+        if len >= self.len {
+            return Ok(pages);
+        }
+        match (len / PAGE_SIZE as u64).saturating_sub(first).min(pages) {
+            0 => Err(SourceError(self.shorter())),
+            pages => Ok(pages),
+        }
+    }
+
+    fn shorter(&self) -> String {
+        format!("the image has become shorter than its {} bytes", self.len)
     }
 
     /// Reads from page `first` on; what is beyond the end it had when it was opened is zeros.
@@ -153,6 +179,7 @@ impl Source for RawFile {
             .base
             .cast::<u8>()
             .wrapping_add(first as usize * PAGE_SIZE);
+        let pages = self.still_there(first, pages)?;
         if pages >= MAPPED_MIN {
             self.map(address, pages);
         }
@@ -165,9 +192,7 @@ impl Source for RawFile {
 
     fn read_into(&self, first: u64, into: &mut [u8], _: &mut Buffer) -> Result<(), SourceError> {
         let told = |error: io::Error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                format!("the image has become shorter than its {} bytes", self.len)
-            }
+            io::ErrorKind::UnexpectedEof => self.shorter(),
             _ => format!("the image cannot be read: {error}"),
         };
         let result = self.read_zero_extended(first, into);
@@ -223,6 +248,18 @@ mod tests {
         let error = source.read_into(2, &mut page, &mut buffer).unwrap_err();
         assert!(error.to_string().contains("shorter"), "{error}");
         assert!(source.read_into(0, &mut page, &mut buffer).is_ok());
+    }
+
+    #[test]
+    fn an_image_cut_within_a_page_gives_no_zeros() {
+        let source = image(&[7; 4 * PAGE_SIZE]);
+        let mut buffer = Buffer::default();
+        assert!(source.read(1, 1, &mut buffer).is_ok());
+        source.file.set_len(2 * PAGE_SIZE as u64 + 10).unwrap();
+        let error = source.read(2, 1, &mut buffer).unwrap_err();
+        assert!(error.to_string().contains("shorter"), "{error}");
+        let whole = bytes_of(source.read(1, 2, &mut buffer).unwrap());
+        assert_eq!(whole, [7; PAGE_SIZE]);
     }
 
     #[test]

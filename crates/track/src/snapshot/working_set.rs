@@ -84,6 +84,15 @@ impl WorkingSet {
         Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
+    /// Whether a working set may take the place of the file `path`: it begins as one does, or is
+    /// empty.
+    pub fn may_replace(path: impl AsRef<Path>) -> bool {
+        let mut head = Vec::new();
+        let read = open_regular(path.as_ref(), "the file of a working set")
+            .and_then(|file| file.take(MAGIC.len() as u64).read_to_end(&mut head));
+        read.is_ok() && (head.is_empty() || head == MAGIC)
+    }
+
     /// The contents of a file, if they are whole.
     pub fn decode(bytes: &[u8]) -> Option<WorkingSet> {
         let end = bytes.len().checked_sub(8)?;

@@ -22,6 +22,7 @@ use crate::bases::Bases;
 use crate::commands::{background, told};
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
+use crate::text::printable;
 
 use super::observed::Observed;
 use super::shared::{Removed, about, listening, recorder_at, replay_of};
@@ -148,7 +149,7 @@ pub(super) fn criu(options: &Criu) -> Result<u8, Failure> {
     std::env::set_current_dir(&places.work).map_err(failed)?;
     let listener = listening(&options.socket)?;
     let socket = places.work.join(&options.socket);
-    let _socket = Removed(&socket);
+    let _socket = Removed::at(&socket);
     let ending = Arc::new(Moment::new().map_err(|errno| failed(errno.into()))?);
     let session = Session::new(listener, Arc::clone(&tree), setup, Arc::clone(&ending));
     let session = session.map_err(failed)?;
@@ -208,7 +209,7 @@ impl Places {
     /// Where messages go.
     fn log(&self, file: Option<&Path>) -> Result<Say, Failure> {
         let Some(file) = file else {
-            return Ok(Arc::new(told));
+            return Ok(Arc::new(|text: &str| told(&printable(text))));
         };
         let path = self.work.join(file);
         let log = File::create(&path)
@@ -217,7 +218,7 @@ impl Places {
         Ok(Arc::new(move |text: &str| {
             let mut log = log.lock().unwrap_or_else(|held| held.into_inner());
             // A full disk leaves nobody to tell.
-            let _ = writeln!(log, "pagetide: {text}");
+            let _ = writeln!(log, "pagetide: {}", printable(text));
         }))
     }
 }

@@ -22,6 +22,7 @@ use crate::bases::Bases;
 use crate::commands::told;
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
+use crate::text::printable;
 use observed::Observed;
 use shared::{Removed, about, listening, listening_again, recorder_at, replay_of};
 
@@ -145,7 +146,7 @@ fn firecracker(options: &Firecracker) -> Result<u8, Failure> {
         }
         None => (listening(&options.socket)?, None),
     };
-    let mut socket_file = Some(Removed(&options.socket));
+    let mut socket_file = Some(Removed::at(&options.socket));
     let failed = |error: std::io::Error| Failure::new(Exit::Failed, error.to_string());
     let mut server = Server::new(listener, setup, ending).map_err(failed)?;
     let named = options.status.as_deref();
@@ -192,7 +193,7 @@ fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failu
         recorder,
         clients_max: CLIENTS_MAX,
         patience: ENDING,
-        say: Arc::new(told),
+        say: Arc::new(|text: &str| told(&printable(text))),
         about: about("firecracker", &options.source, &options.socket),
     })
 }

@@ -1,7 +1,7 @@
 //! Saying what is done to whoever asks: at the control socket in a run directory, where `ps`,
 //! `stat`, `top` and `metrics` look, and at the socket that the user has named.
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use pagetide_pager::protocol::files;
@@ -12,12 +12,12 @@ use crate::bases::Bases;
 use crate::exit::Failure;
 use crate::rundir::RunDir;
 
-use super::shared::listening;
+use super::shared::{Removed, listening};
 
 /// Sockets at which it is said; they are gone when this is dropped.
 pub(super) struct Observed {
+    named: Option<Removed>,
     run: Option<RunDir>,
-    named: Option<PathBuf>,
 }
 
 impl Observed {
@@ -38,7 +38,7 @@ impl Observed {
         };
         if let Some(path) = named {
             answer(status, listening(path)?);
-            observed.named = Some(path.to_owned());
+            observed.named = Some(Removed::at(path));
         }
         let run = RunDir::create(bases).map_err(|failure| failure.to_string());
         let opened = run.and_then(|run| {
@@ -55,15 +55,6 @@ impl Observed {
             Err(why) => say(&format!("ps, stat, top and metrics do not show it: {why}")),
         }
         Ok(observed)
-    }
-}
-
-impl Drop for Observed {
-    fn drop(&mut self) {
-        if let Some(path) = &self.named {
-            let _ = std::fs::remove_file(path);
-        }
-        drop(self.run.take());
     }
 }
 

@@ -1,7 +1,8 @@
 //! What the ways of serving have in common.
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pagetide::track::WorkingSet;
@@ -24,9 +25,15 @@ pub(super) fn replay_of(path: &Path, source: &dyn Source) -> Result<Arc<Replay>,
 /// A recorder of `source` to `path`, where a file can be written.
 pub(super) fn recorder_at(path: &Path, source: &dyn Source) -> Result<Recorder, Failure> {
     let directory = path.parent().filter(|parent| *parent != Path::new(""));
+    let refused = |what: &str| {
+        let text = format!("--record: {} {what}", path.display());
+        Err(Failure::new(Exit::Store, text))
+    };
     if !directory.unwrap_or(Path::new(".")).is_dir() || path.is_dir() {
-        let text = format!("--record: {} cannot be written there", path.display());
-        return Err(Failure::new(Exit::Store, text));
+        return refused("cannot be written there");
+    }
+    if path.exists() && !WorkingSet::may_replace(path) {
+        return refused("is there, and no working set: it is not replaced");
     }
     Ok(Recorder::new(path, source.id(), source.pages()))
 }
@@ -53,20 +60,39 @@ fn cannot_listen(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Exit::Failed, format!("{}: {error}{next}", path.display()))
 }
 
-/// A file that is removed when this is dropped.
-pub(super) struct Removed<'p>(pub &'p Path);
+/// A socket that is removed when this is dropped, unless another has taken its place.
+pub(super) struct Removed {
+    path: PathBuf,
+    /// Its device and inode, as it is now.
+    is: Option<(u64, u64)>,
+}
 
-impl Removed<'_> {
+impl Removed {
+    /// The one at `path`.
+    pub fn at(path: &Path) -> Removed {
+        Removed {
+            path: path.to_owned(),
+            is: inode(path),
+        }
+    }
+
     /// It is not removed after all.
     pub fn stays(self) {
         std::mem::forget(self);
     }
 }
 
-impl Drop for Removed<'_> {
+impl Drop for Removed {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.0);
+        if self.is.is_some() && inode(&self.path) == self.is {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
+}
+
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 /// What whoever asks is told of this process.

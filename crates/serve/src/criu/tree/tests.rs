@@ -132,6 +132,9 @@ fn what_is_missing_is_said_with_the_name_of_its_file() {
     assert!(why().contains("pages-1.img: "), "{}", why());
     dump.pages(1, &[1, 2]);
     assert!(why().contains("pages-1.img: it has 2 whole pages; its page map tells of 3"));
+    // A page map whose last entry is cut off.
+    dump.pages(1, &[1, 2, 3, 4]);
+    assert!(why().contains("pages-1.img: it has 4 whole pages; its page map tells of 3"));
     dump.pagemap(7, 1, &[(0x10, 3, LAZY)]);
     assert!(why().contains("pagemap-7.img: the pages at 0x10000 are in no image"));
     assert!(why().contains("--page-server"));
