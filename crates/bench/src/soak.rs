@@ -23,7 +23,8 @@ pub struct Soak {
     /// Decides the budgets and their moments.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// The verifying program: called with MIB and SECONDS, exits 0 if every word was right.
+    /// The verifying program: called with MIB and SECONDS, exits 0 if every word was right. `make
+    /// soak` compiles the project's own and names it.
     #[arg(long)]
     pub program: PathBuf,
     /// The pagetide command; default: the one beside this executable.

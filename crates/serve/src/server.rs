@@ -235,6 +235,7 @@ impl Server {
     }
 
     fn accept(&mut self) {
+        let mut heard = false;
         for _ in 0..ACCEPTED_AT_ONCE {
             match self.listener.accept() {
                 Ok((connection, _)) => match Handshake::new(connection) {
@@ -252,7 +253,7 @@ impl Server {
                     break;
                 }
             }
-            if self.handshakes.len() > HANDSHAKES_MAX {
+            if self.handshakes.len() > HANDSHAKES_MAX && !std::mem::replace(&mut heard, true) {
                 // Some have said all perhaps.
                 self.hear();
             }

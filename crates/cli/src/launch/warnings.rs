@@ -122,14 +122,18 @@ impl Warnings {
         };
         if !self.said_little && saves_little(has) {
             self.said_little = true;
+            let alone = alone_bytes(has);
+            let saved = match has.memory_bytes > alone {
+                true => "no memory",
+                false => "hardly any memory",
+            };
             told.push(format!(
-                "{}: hardly any memory is saved: its pages do not compress well, and it has {} in \
-                 all where it would have about {} alone; --store file:DIR keeps pages on a disk, \
-                 and --store 'ram:?max=SIZE&then=file:DIR' those that have not been used for \
-                 longest",
+                "{}: {saved} is saved: its pages do not compress well, and it has {} in all where \
+                 it would have about {} alone; --store file:DIR keeps pages on a disk, and --store \
+                 'ram:?max=SIZE&then=file:DIR' those that have not been used for longest",
                 name(),
                 Bytes(has.memory_bytes),
-                Bytes(alone_bytes(has))
+                Bytes(alone)
             ));
         }
         if !self.said_stalled && span.seconds >= WATCHED_SECONDS && span.stalled > STALLED {

@@ -9,7 +9,7 @@ use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
@@ -38,6 +38,9 @@ fn takes_over() -> bool {
     is_certain && able()
 }
 
+/// Said to the manager by its owner, after what was said before.
+const ASKED: &str = "ASKED=1";
+
 /// What keeps descriptors by their names.
 struct Manager {
     place: tempfile::TempDir,
@@ -48,6 +51,8 @@ struct Manager {
 struct Kept {
     descriptors: BTreeMap<String, Vec<OwnedFd>>,
     ready: bool,
+    /// How often everything said before was asked for.
+    asked: u64,
     /// What was said that is none of this.
     unknown: Vec<String>,
 }
@@ -66,6 +71,8 @@ impl Kept {
             self.descriptors.remove(&name);
         } else if said == "READY=1" {
             self.ready = true;
+        } else if said == ASKED {
+            self.asked += 1;
         } else {
             self.unknown.push(said.to_owned());
         }
@@ -103,9 +110,25 @@ impl Manager {
         Manager { place, kept }
     }
 
+    /// What it has, once it has heard all that was said until now.
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        let before = self.kept.lock().unwrap().asked;
+        let asking = UnixDatagram::unbound().unwrap();
+        let socket = self.place.path().join("notify");
+        asking.send_to(ASKED.as_bytes(), socket).unwrap();
+        loop {
+            let kept = self.kept.lock().unwrap();
+            if kept.asked > before {
+                return kept;
+            }
+            drop(kept);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
     /// The names of clients that are kept.
     fn clients(&self) -> usize {
-        let kept = self.kept.lock().unwrap();
+        let kept = self.kept();
         let names = kept.descriptors.keys();
         names.filter(|name| name.starts_with("client-")).count()
     }
@@ -141,7 +164,7 @@ impl Manager {
 
     /// As systemd does: copies of all that is kept, from number 3 on, and their names.
     fn pass_on(&self, command: &mut Command) {
-        let kept = self.kept.lock().unwrap();
+        let kept = self.kept();
         let all = kept.descriptors.iter();
         // In an order that is not the one in which they were kept.
         let all = all.flat_map(|(name, of)| of.iter().rev().map(move |fd| (name, fd)));
