@@ -241,6 +241,32 @@ fn what_killed_processes_had_goes_to_the_survivor() {
     }
 }
 
+/// As a daemon does that does not execute itself again.
+#[test]
+fn what_a_parent_had_goes_to_the_child_that_outlives_it() {
+    let name = "what_a_parent_had_goes_to_the_child_that_outlives_it";
+    if let Err(reason) = able_to_fork() {
+        return skipped(name, &reason);
+    }
+    let here = directory("orphan");
+    let script = "\"$0\" 20 orphan \"$1/end\" >\"$1/out\"; echo >\"$1/over\"; \
+                  until [ -s \"$1/out\" ]; do sleep 0.1; done; cat \"$1/out\"";
+    let mut running = start(&mut shell(&["--resident", "16M"], script, &here), b"");
+    let tree = tree_of(&mut running, &here);
+    wait_for(&mut running, "the child has its parent's part", || {
+        let is_over = here.join("over").exists();
+        let workers = parts_of(&tree, |part| is_over && is_worker(part.pid));
+        let [child] = workers[..] else { return None };
+        (child.granted * PAGE >= 12 * MIB).then_some(())
+    });
+    let launcher = running.pid().to_string();
+    pagetide(&["limit", &launcher, "4M"], LIMIT).expect_code(0);
+    std::fs::write(here.join("end"), "").expect("a file");
+    let outcome = running.finish(LIMIT);
+    outcome.expect_code(0);
+    assert_eq!(ok_workers(&outcome), 1, "{}", outcome.describe());
+}
+
 #[test]
 fn the_limit_of_a_run_and_of_a_process_in_it_can_be_changed() {
     let name = "the_limit_of_a_run_and_of_a_process_in_it_can_be_changed";

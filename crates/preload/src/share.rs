@@ -1,5 +1,5 @@
 //! This process's part in the budget that the processes of its run have in common.
-use std::os::fd::{IntoRawFd as _, RawFd};
+use std::os::fd::{AsFd as _, IntoRawFd as _, RawFd};
 
 use pagetide_kernel::procfs;
 use pagetide_pager::protocol::environment::weight;
@@ -12,8 +12,8 @@ use rustix::io::Errno;
 use crate::config::Config;
 
 /// A part, and the number of the run's file in the agent's table, from which forked children open
-/// it. A descriptor is locked as long as any process has it open, so the one that locks this
-/// process's slot is never handed over.
+/// it. A lock lasts as long as any process has its descriptor open or mapped, so the one that locks
+/// this process's slot is neither handed over nor mapped.
 pub struct Share {
     /// The part.
     pub member: Member,
@@ -29,8 +29,10 @@ pub fn open_own(config: &Config) -> Result<Option<Share>, Errno> {
     let path = files::tree(&config.wishes.run_dir);
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let open = || open(&path, flags, Mode::empty());
-    let member = Member::new(open()?, weight().unwrap_or(WEIGHT_DEFAULT))?;
-    let file = open()?.into_raw_fd();
+    let file = open()?;
+    let weight = weight().unwrap_or(WEIGHT_DEFAULT);
+    let member = Member::new(open()?, file.as_fd(), weight)?;
+    let file = file.into_raw_fd();
     Ok(Some(Share { member, file }))
 }
 

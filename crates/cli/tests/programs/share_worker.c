@@ -2,6 +2,7 @@
  * - pipe: copies its input to its output and looks at its memory between blocks;
  * - busy: goes through its memory, reading and writing, until FILE is there;
  * - forks: forks children that execute something at once;
+ * - orphan: forks a child that does as with busy, and ends;
  * - idle: sleeps until FILE is there.
  * At the end every byte has to be right. */
 #include "hazard.h"
@@ -54,6 +55,11 @@ static void hazard(void) {
         work_until(args[3]);
     } else if (strcmp(args[2], "forks") == 0) {
         fork_on();
+    } else if (strcmp(args[2], "orphan") == 0) {
+        pid_t child = fork();
+        NEED(child >= 0);
+        if (child > 0) _exit(0);
+        work_until(args[3]);
     } else {
         while (access(args[3], F_OK) != 0) usleep(50000);
     }

@@ -1,12 +1,13 @@
 //! The memory that the processes of a run share, a file in the run's directory.
 use std::fs::OpenOptions;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::mem::offset_of;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
 
+use pagetide_kernel::byte_lock::is_locked;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -162,7 +163,7 @@ pub struct Part {
 pub struct Shares {
     /// Pages that all together may have resident.
     pub budget: u64,
-    /// The processes, those that have ended and have not been missed yet included.
+    /// The processes; not those that have ended, whose parts the others may not have taken yet.
     pub parts: Vec<Part>,
 }
 
@@ -172,7 +173,11 @@ impl Shares {
     /// # Errors
     /// As reading a file; `InvalidData` if it is not such a file.
     pub fn read(path: &Path) -> std::io::Result<Shares> {
-        let bytes = outside::read_file(path, TreeFile::SIZE as u64 + 1)?;
+        let file = outside::open_file(path, OFlags::RDONLY)?;
+        let mut bytes = Vec::new();
+        (&file)
+            .take(TreeFile::SIZE as u64 + 1)
+            .read_to_end(&mut bytes)?;
         let at = |at: usize| {
             let bytes = bytes
                 .get(at..at + 8)
@@ -182,8 +187,10 @@ impl Shares {
         if bytes.len() != TreeFile::SIZE || at(offset_of!(Header, magic)) != MAGIC {
             return Err(std::io::ErrorKind::InvalidData.into());
         }
+        let lives = |slot: &usize| is_locked(file.as_fd(), *slot as u64) != Ok(false);
         let slots = (0..SLOTS).map(|index| TreeFile::byte_of(index) as usize);
         let used = slots.filter(|slot| at(slot + offset_of!(Slot, generation)) != 0);
+        let used = used.filter(lives);
         let parts = used.map(|slot| Part {
             pid: at(slot + offset_of!(Slot, pid)) as u32,
             granted: at(slot + offset_of!(Slot, granted)),

@@ -75,14 +75,16 @@ impl Drop for Divides<'_> {
 }
 
 impl Member {
-    /// By way of `file`, the run's, opened for this process alone; without a slot yet.
+    /// By way of `file`, the run's, opened for this process alone; without a slot yet. It is
+    /// mapped by way of `other`, the same file opened once more: forked children have the mapping
+    /// too, and a lock lasts as long as what it was locked by is open or mapped.
     ///
     /// # Errors
     /// The kernel's; `EINVAL` if it is not such a file.
-    pub fn new(file: OwnedFd, weight: u64) -> Result<Member, Errno> {
+    pub fn new(file: OwnedFd, other: BorrowedFd<'_>, weight: u64) -> Result<Member, Errno> {
         use std::os::fd::AsFd as _;
         let member = Member {
-            file: TreeFile::map(file.as_fd())?,
+            file: TreeFile::map(other)?,
             lock: AtomicI32::new(NO_FILE),
             slot: AtomicU64::new(NO_SLOT),
             weight,
