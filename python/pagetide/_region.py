@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from . import _pagetide
 from ._pagetide import Pin
 from ._sizes import size
-from .errors import NotARegionError, RangeError, StoreFullError
+from .errors import ForkError, NotARegionError, RangeError, StoreFullError
 
 if TYPE_CHECKING:
     from typing import Any, Union
@@ -205,6 +205,14 @@ def _release(owner: Any) -> None:
 def _release_address(address: int) -> None:
     for key in [key for key in _kept if address in key[0]]:
         _kept.pop(key).close()
+
+
+def _release_freed(address: int) -> None:
+    """The same when the memory is freed, which a forked child does without having it."""
+    try:
+        _release_address(address)
+    except ForkError:
+        pass
 
 
 def _check_room(store: str, needed: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import _pagetide
 from ._arrays import _checked, _view
-from ._region import Region, _arena_of, _kept, _release, _release_address
+from ._region import Region, _arena_of, _kept, _release, _release_freed
 from .errors import NotARegionError, SnapshotError, SnapshotFileError
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ def snapshot(
         snapshotter = Snapshotter(incremental=True, extra_memory=None, **arrays)
         _kept[key] = snapshotter
         for owner in owners.values():
-            at_its_end = weakref.finalize(owner, _release_address, owner.address)
+            at_its_end = weakref.finalize(owner, _release_freed, owner.address)
             # Older type checkers take it for a name that is not there.
             setattr(at_its_end, "atexit", False)
     taken = snapshotter.snapshot(path, since)

@@ -352,3 +352,20 @@ def test_a_forked_child_has_none_of_it(tmp_path, table):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     table[3] = 1
     assert tracker.take() == [slice(3 * 512, 4 * 512)]
+
+
+def test_a_forked_child_frees_what_was_snapshotted_without_a_word(python, tmp_path):
+    done = python(
+        f"""
+        import os, sys
+        import pagetide
+        table = pagetide.zeros(1000)
+        pagetide.snapshot({str(tmp_path / "one")!r}, table=table)
+        child = os.fork()
+        if child == 0:
+            del table
+            sys.exit(7)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "7\n", "")
