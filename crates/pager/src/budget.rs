@@ -11,6 +11,8 @@ use crate::ledger::Ledger;
 const LOAN_MAX: u64 = 64;
 /// How long a loan lasts.
 const LOAN_NS: u64 = 2_000_000;
+/// More than an address space has.
+const PAGES_MAX: u64 = 1 << 44;
 /// The most pages that are kept free, unless it is said otherwise.
 const RESERVE_MAX: u64 = 512;
 
@@ -99,6 +101,11 @@ impl Budget {
     /// The budget in pages.
     pub fn get(&self) -> u64 {
         self.pages.load(Ordering::SeqCst)
+    }
+
+    /// The budget that a bound of `bytes` is: whole pages, and what no memory exceeds is no bound.
+    pub fn pages_of(bytes: u64) -> u64 {
+        bytes.div_ceil(PAGE_SIZE as u64).min(PAGES_MAX)
     }
 
     /// Changes the budget (at least one page); the evictor starts at once, and

@@ -108,6 +108,8 @@ pub struct Pager {
     forked: AtomicBool,
     /// Asks the threads to end (a region is dropped).
     closing: AtomicBool,
+    /// The ledger's memory, where it is a region's. Dropped last.
+    ledger_memory: Option<Mapping>,
 }
 
 impl Pager {
@@ -164,12 +166,19 @@ impl Pager {
             pinned: AtomicU64::new(0),
             forked: AtomicBool::new(false),
             closing: AtomicBool::new(false),
+            ledger_memory: None,
         })
     }
 
     /// The same pager with another policy; before any memory is attached.
     pub fn with_policy(mut self, kind: Kind) -> Pager {
         self.victims.set_policy(kind);
+        self
+    }
+
+    /// The same pager, with the memory that its ledger lies in.
+    pub(crate) fn with_ledger_memory(mut self, memory: Mapping) -> Pager {
+        self.ledger_memory = Some(memory);
         self
     }
 

@@ -8,6 +8,7 @@ use pagetide_kernel::sync::Mutex;
 use pagetide_kernel::{PAGE_SIZE, PageRange};
 use rustix::io::Errno;
 
+use crate::budget::Budget;
 use crate::fault::pool::HandlerPool;
 use crate::fault::signal::Registration;
 use crate::page::word::State;
@@ -186,8 +187,7 @@ impl Region {
     /// seconds, until the bound holds.
     pub fn set_budget(&self, bytes: u64) -> Result<(), RegionError> {
         const PATIENCE: Duration = Duration::from_secs(10);
-        let pages = PageRange::covering(0, bytes as usize).pages();
-        self.served.pager.budget.set(pages);
+        self.served.pager.budget.set(Budget::pages_of(bytes));
         match wait_within_budget(&self.served.pager, PATIENCE) {
             true => Ok(()),
             false => Err(RegionError::Budget(bytes, PATIENCE)),

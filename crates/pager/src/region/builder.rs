@@ -15,6 +15,7 @@ use pagetide_store::Store;
 use rustix::io::Errno;
 
 use super::{Delivery, Region, RegionError, Served};
+use crate::budget::Budget;
 use crate::evict::controller::Evictor;
 use crate::fault::handler::Handler;
 use crate::fault::pool::HandlerPool;
@@ -172,9 +173,11 @@ impl Builder {
             StartError::System(_, Errno::NOMEM) => RegionError::Length(length),
             error => error.into(),
         })?;
-        let ledger = new_ledger().map_err(|_| RegionError::Length(length))?;
-        let pages = PageRange::covering(0, resident.unwrap_or(length as u64) as usize).pages();
-        let mut pager = Pager::new(ownership, pages, handles, store, ledger)?.with_policy(policy);
+        let counters = Mapping::new(Ledger::SIZE).map_err(|_| RegionError::Length(length))?;
+        let ledger = ledger_in(&counters);
+        let pages = Budget::pages_of(resident.unwrap_or(length as u64));
+        let pager = Pager::new(ownership, pages, handles, store, ledger)?.with_policy(policy);
+        let mut pager = pager.with_ledger_memory(counters);
         if let Some((source, length)) = source {
             let sourced = PageRange::covering(memory.as_ptr() as usize, length as usize);
             pager = pager.with_source(source, sourced);
@@ -217,13 +220,13 @@ fn is_cached(file: BorrowedFd<'_>, offset: u64, length: u64) -> bool {
         .map_or(true, |found| 2 * found.cached * PAGE_SIZE as u64 >= length)
 }
 
-/// A ledger of this process, which lives for good.
-fn new_ledger() -> Result<&'static Ledger, Errno> {
-    let memory = Mapping::new(Ledger::SIZE)?;
-    // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics), and it is leaked.
-    let ledger: &'static Ledger = unsafe { &*memory.leak().cast::<Ledger>() };
+/// A ledger of this process in `memory`, which its pager is given too: nobody else has either.
+fn ledger_in(memory: &Mapping) -> &'static Ledger {
+    // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics), and it outlives
+    // the pager, which drops it last.
+    let ledger: &'static Ledger = unsafe { &*memory.as_ptr().cast::<Ledger>() };
     ledger.pid.store(std::process::id(), Ordering::Relaxed);
-    Ok(ledger)
+    ledger
 }
 
 /// Starts the fault thread and the evictor; on return the first serves.
