@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import weakref
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import _pagetide
 from ._pagetide import Pin
 from ._sizes import size
-from .errors import ForkError, NotARegionError, RangeError, StoreFullError
+from .errors import ForkError, NotARegionError, RangeError, SnapshotError, StoreFullError
 
 if TYPE_CHECKING:
     from typing import Any, Union
@@ -195,6 +196,8 @@ def _arena_of(owner: Any) -> Region | None:
 
 # What `pagetide.snapshot` keeps for `since`: by the addresses of the memory, and the arrays.
 _kept: dict[tuple[tuple[int, ...], Any], Any] = {}
+# Snapshots of these that nobody waited for.
+_unfinished: dict[tuple[tuple[int, ...], Any], list[Any]] = {}
 
 
 def _release(owner: Any) -> None:
@@ -204,7 +207,12 @@ def _release(owner: Any) -> None:
 
 def _release_address(address: int) -> None:
     for key in [key for key in _kept if address in key[0]]:
-        _kept.pop(key).close()
+        snapshotter = _kept.pop(key)
+        # One that is let go of is written all the same; its file tells how that ended.
+        for taken in _unfinished.pop(key, []):
+            with contextlib.suppress(SnapshotError):
+                taken.wait()
+        snapshotter.close()
 
 
 def _release_freed(address: int) -> None:

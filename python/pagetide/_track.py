@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import _pagetide
 from ._arrays import _checked, _view
-from ._region import Region, _arena_of, _kept, _release, _release_freed
+from ._region import Region, _arena_of, _kept, _release, _release_freed, _unfinished
 from .errors import NotARegionError, SnapshotError, SnapshotFileError
 
 if TYPE_CHECKING:
@@ -259,7 +259,8 @@ def snapshot(
     function, only what was written since is saved. For that the memory stays under watch until a
     tracker or a :class:`Snapshotter` is made of it, it is given up (`discard`), or it is freed.
 
-    :param wait: return when the file is complete; else at once.
+    :param wait: return when the file is complete; else at once. What gives the memory up, or
+        makes a tracker of it, then waits for the file.
     :param progress: see :meth:`Snapshot.wait`.
     :raises SnapshotError: the message says what is wrong, and no file is left.
     """
@@ -283,6 +284,9 @@ def snapshot(
     taken = snapshotter.snapshot(path, since)
     if wait:
         taken.wait(progress)
+    else:
+        earlier = [one for one in _unfinished.get(key, []) if not one.finished]
+        _unfinished[key] = [*earlier, taken]
     return taken
 
 

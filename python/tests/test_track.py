@@ -354,6 +354,20 @@ def test_a_forked_child_has_none_of_it(tmp_path, table):
     assert tracker.take() == [slice(3 * 512, 4 * 512)]
 
 
+def test_a_snapshot_that_nobody_waits_for_is_written_all_the_same(tmp_path):
+    def let_go(path):
+        array = pagetide.full(4 << 20, 7.0)
+        pagetide.snapshot(path, wait=False, array=array)
+
+    let_go(tmp_path / "freed")
+    array = pagetide.full(4 << 20, 8.0)
+    pagetide.snapshot(tmp_path / "tracked", wait=False, array=array)
+    pagetide.DirtyTracker(array)
+    for name, value in [("freed", 7.0), ("tracked", 8.0)]:
+        restored = pagetide.restore(tmp_path / name, lazy=False)["array"]
+        assert (restored == value).all()
+
+
 def test_a_forked_child_frees_what_was_snapshotted_without_a_word(python, tmp_path):
     done = python(
         f"""
