@@ -54,12 +54,12 @@ pub fn stat(
     if let Some(time) = measure_for {
         let process = measured(&process, time, bases)?;
         let need = process.reading.measured.as_ref().and_then(Need::of);
-        if let (Some(path), Some(need)) = (plot, &need) {
-            draw(&process, need, path)?;
-        }
         match json {
             true => super::print_json(&need)?,
             false => super::print(&curve::describe(&process))?,
+        }
+        if let (Some(path), Some(need)) = (plot, &need) {
+            draw(&process, need, path)?;
         }
         return Ok(Exit::Ok.code());
     }

@@ -19,6 +19,8 @@ const LOOKING_PART: u32 = 100;
 const WATCHED_SECONDS: f64 = 10.0;
 /// The share of its time that it waits then.
 const STALLED: f64 = 0.5;
+/// Nor is anything said of one that rests: less than this share of all time it waited.
+const WAITED: f64 = 0.1;
 /// A bound binds a program that has all of it but one part in so many.
 const BINDING_PART: u64 = 8;
 /// Less stored in memory is not worth a word.
@@ -69,6 +71,7 @@ impl Warnings {
             let s = &process.reading.statistics;
             let whole = Span {
                 seconds: s.wall_seconds,
+                waited: s.refault_seconds,
                 stalled: s.stalled(),
             };
             // At its end a program may have given up what it had.
@@ -136,7 +139,9 @@ impl Warnings {
                 Bytes(alone)
             ));
         }
-        if !self.said_stalled && span.seconds >= WATCHED_SECONDS && span.stalled > STALLED {
+        let works = span.waited > WAITED * span.seconds;
+        let stalls = span.stalled > STALLED && works;
+        if !self.said_stalled && span.seconds >= WATCHED_SECONDS && stalls {
             self.said_stalled = true;
             told.push(format!(
                 "{}: {:.0} % of its time is spent waiting for pages; {}",
@@ -215,7 +220,9 @@ fn cure(pid: u32, has: &Statistics, when: When) -> String {
 #[derive(Debug, Clone, Copy)]
 struct Span {
     seconds: f64,
-    /// The share of it that it waited for pages.
+    /// Seconds that its threads waited for pages, all together.
+    waited: f64,
+    /// The share of that in what it worked and waited.
     stalled: f64,
 }
 
@@ -232,6 +239,7 @@ impl Span {
         };
         Span {
             seconds: since(|s| s.wall_seconds),
+            waited: passed.refault_seconds,
             stalled: passed.stalled(),
         }
     }

@@ -25,8 +25,8 @@ const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=
 pub fn serve(address: SocketAddr, options: &Metrics) -> Result<(), Failure> {
     let failure = |error: std::io::Error| {
         let text = format!(
-            "--listen: {address}: {error}; give an address of this machine and a \
-                            port that is free, such as 127.0.0.1:9753"
+            "--listen: {address}: {error}; give an address of this machine, and a port that \
+             nobody listens at"
         );
         Failure::new(Exit::Failed, text)
     };
