@@ -368,9 +368,9 @@ impl<'p> Evictor<'p> {
         if long {
             pager.end_process(&format!(
                 "no page could be evicted for {} s while the program waited for memory: {} KiB \
-                 are resident ({} pages in the eviction queues) and locked (mlock), pinned by a \
-                 device, or sealed without write access (mseal); use a larger --resident, or let \
-                 the program lock and seal less",
+                 are resident ({} pages in the eviction queues) and locked (mlock), pinned by the \
+                 program or a device, or sealed without write access (mseal); use a larger budget \
+                 (--resident), or let the program lock, pin and seal less",
                 STALL_LIMIT.as_secs(),
                 pager.budget.resident() * 4,
                 pager.victims.len()
