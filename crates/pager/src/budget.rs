@@ -11,7 +11,7 @@ use crate::ledger::Ledger;
 const LOAN_MAX: u64 = 64;
 /// How long a loan lasts.
 const LOAN_NS: u64 = 2_000_000;
-/// More than an address space has.
+/// As many as an address space has at most (5-level page tables).
 const PAGES_MAX: u64 = 1 << 44;
 /// The most pages that are kept free, unless it is said otherwise.
 const RESERVE_MAX: u64 = 512;
