@@ -217,10 +217,8 @@ def _release_address(address: int) -> None:
 
 def _release_freed(address: int) -> None:
     """The same when the memory is freed, which a forked child does without having it."""
-    try:
+    with contextlib.suppress(ForkError):
         _release_address(address)
-    except ForkError:
-        pass
 
 
 def _check_room(store: str, needed: int) -> None:

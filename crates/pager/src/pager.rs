@@ -108,7 +108,7 @@ pub struct Pager {
     forked: AtomicBool,
     /// Asks the threads to end (a region is dropped).
     closing: AtomicBool,
-    /// The ledger's memory, where it is a region's. Dropped last.
+    /// The ledger's memory, where it is a region's. The last field, so that it is dropped last.
     ledger_memory: Option<Mapping>,
 }
 

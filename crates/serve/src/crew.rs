@@ -173,7 +173,7 @@ impl Crew {
         self.served().insert(number, served);
         let memory = counted(pages, "page");
         let told = match handed.uffd.features() & feature::EVENT_REMOVE {
-            0 => "; it tells of no memory that it gives up (EVENT_REMOVE), which is not known then",
+            0 => "; pages that it gives up are not known as such (no EVENT_REMOVE)",
             _ => "",
         };
         (self.say)(&format!("{who}: {memory} of memory{told}"));

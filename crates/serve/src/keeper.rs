@@ -15,7 +15,7 @@ use crate::manager::Manager;
 
 /// How the name of the socket begins that clients connect to. Which file it is follows: another may
 /// have taken its place.
-const LISTENER: &str = "listener-";
+const LISTENER: &str = "listener";
 /// How the name of a client begins; a number follows.
 const CLIENT: &str = "client-";
 /// Descriptors of a client.
@@ -184,7 +184,7 @@ impl Keeper {
 /// What the socket at `path` is kept by.
 fn listener_name(path: &Path) -> Option<String> {
     let found = std::fs::symlink_metadata(path).ok()?;
-    Some(format!("{LISTENER}{:x}-{:x}", found.dev(), found.ino()))
+    Some(format!("{LISTENER}-{:x}-{:x}", found.dev(), found.ino()))
 }
 
 /// Whether `listener` listens, and was made for `path`.

@@ -335,6 +335,9 @@ mod tests {
         let told = warnings.take(at(41.0, 9.0, 13.0));
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(told[0].contains("73 % of its time") && told[0].contains("pagetide limit 9"));
+        // One that rests waits for most of what it does, and loses next to nothing.
+        assert!(Warnings::default().at_end(&at(18.0, 0.9, 0.7)).is_empty());
+        assert_eq!(Warnings::default().at_end(&at(18.0, 2.9, 0.7)).len(), 1);
         let mut of_run = at(60.0, 50.0, 9.0);
         of_run[0].reading.statistics.run_budget_bytes = 400 << 20;
         let said = |of: &[Governed]| cure(9, &of[0].reading.statistics, When::Living);

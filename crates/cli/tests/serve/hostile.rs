@@ -1,5 +1,5 @@
 //! Clients that say what cannot be, or do what they should not: refused, and nobody else suffers.
-use std::io::Write as _;
+use std::io::{IoSliceMut, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use pagetide_kernel::uffd::{Uffd, feature, open};
 use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, memfd_create};
+use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustix::net::sockopt::set_socket_linger;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -179,17 +180,11 @@ fn a_userfaultfd_that_blocks_now_and_then_leaves_no_thread_waiting() {
     if !able() {
         return;
     }
-    let version = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let numbers: Vec<&str> = version.split(['.', '-']).collect();
-    if numbers[..2]
-        .iter()
-        .map(|n| n.parse::<u32>().unwrap())
-        .lt([6, 10])
-    {
-        return skipped(
-            "serve",
-            "reading a userfaultfd that blocks: before Linux 6.10",
-        );
+    let uffd = Uffd::negotiate(open(None).unwrap(), 0).unwrap();
+    let mut byte = [0];
+    let mut bytes = [IoSliceMut::new(&mut byte)];
+    if preadv2(&uffd, &mut bytes, u64::MAX, ReadWriteFlags::NOWAIT) == Err(Errno::OPNOTSUPP) {
+        return skipped("serve", "RWF_NOWAIT of a userfaultfd (Linux 6.10)");
     }
     // It looks at its client again and again.
     let server = leaving(PAGES, &["--prefetch-rate", "512K"]);

@@ -41,10 +41,16 @@ pub fn open_file(path: &Path, access: OFlags) -> io::Result<File> {
 /// # Errors
 /// As [`open_file`] and reading.
 pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    read(&open_file(path, OFlags::RDONLY)?, most)
+}
+
+/// The first `most` bytes of an open file.
+///
+/// # Errors
+/// As reading.
+pub fn read(file: &File, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_file(path, OFlags::RDONLY)?
-        .take(most)
-        .read_to_end(&mut bytes)?;
+    file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

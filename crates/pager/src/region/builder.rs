@@ -174,7 +174,8 @@ impl Builder {
             error => error.into(),
         })?;
         let counters = Mapping::new(Ledger::SIZE).map_err(|_| RegionError::Length(length))?;
-        let ledger = ledger_in(&counters);
+        // SAFETY: the pager, which alone uses it, drops the memory after all else that it has.
+        let ledger = unsafe { ledger_in(&counters) };
         let pages = Budget::pages_of(resident.unwrap_or(length as u64));
         let pager = Pager::new(ownership, pages, handles, store, ledger)?.with_policy(policy);
         let mut pager = pager.with_ledger_memory(counters);
@@ -220,10 +221,13 @@ fn is_cached(file: BorrowedFd<'_>, offset: u64, length: u64) -> bool {
         .map_or(true, |found| 2 * found.cached * PAGE_SIZE as u64 >= length)
 }
 
-/// A ledger of this process in `memory`, which its pager is given too: nobody else has either.
-fn ledger_in(memory: &Mapping) -> &'static Ledger {
-    // SAFETY: a zeroed mapping of the right size is a valid ledger (all atomics), and it outlives
-    // the pager, which drops it last.
+/// A ledger of this process in `memory`, which is as large as one and holds zeros.
+///
+/// # Safety
+/// It is not used any more when `memory` is dropped.
+unsafe fn ledger_in(memory: &Mapping) -> &'static Ledger {
+    // SAFETY: zeros of that size are a valid ledger (all atomics); that it is there as long as it
+    // is used is the caller's word.
     let ledger: &'static Ledger = unsafe { &*memory.as_ptr().cast::<Ledger>() };
     ledger.pid.store(std::process::id(), Ordering::Relaxed);
     ledger

@@ -1,6 +1,6 @@
 //! The memory that the processes of a run share, a file in the run's directory.
 use std::fs::OpenOptions;
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::mem::offset_of;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -174,10 +174,7 @@ impl Shares {
     /// As reading a file; `InvalidData` if it is not such a file.
     pub fn read(path: &Path) -> std::io::Result<Shares> {
         let file = outside::open_file(path, OFlags::RDONLY)?;
-        let mut bytes = Vec::new();
-        (&file)
-            .take(TreeFile::SIZE as u64 + 1)
-            .read_to_end(&mut bytes)?;
+        let bytes = outside::read(&file, TreeFile::SIZE as u64 + 1)?;
         let at = |at: usize| {
             let bytes = bytes
                 .get(at..at + 8)
@@ -190,8 +187,7 @@ impl Shares {
         let lives = |slot: &usize| is_locked(file.as_fd(), *slot as u64) != Ok(false);
         let slots = (0..SLOTS).map(|index| TreeFile::byte_of(index) as usize);
         let used = slots.filter(|slot| at(slot + offset_of!(Slot, generation)) != 0);
-        let used = used.filter(lives);
-        let parts = used.map(|slot| Part {
+        let parts = used.filter(lives).map(|slot| Part {
             pid: at(slot + offset_of!(Slot, pid)) as u32,
             granted: at(slot + offset_of!(Slot, granted)),
             used: at(slot + offset_of!(Slot, used)),

@@ -570,22 +570,23 @@ fn what_a_list_names_is_read_ahead() {
             assert_eq!(page, named(number), "word {number}");
             let bytes = region.as_slice()[page as usize * PAGE..][..8].try_into().unwrap();
             assert_eq!(u64::from_le_bytes(bytes), word(7, page), "page {page}");
-            if number.is_multiple_of(16) {
-                std::thread::sleep(Duration::from_micros(50));
-            }
         };
-        // The thread that reads ahead gets no processor in time on a busy machine, now and then.
+        // Of pages that named nothing for long, one in 64 is looked at: it takes some turns until a
+        // list is among them.
         let mut turns = 0..20;
-        let mut before = region.stats();
-        let helped = turns.any(|_| {
+        let is_found = turns.any(|_| {
             (0..512 * lists).for_each(walk);
-            let after = region.stats();
-            let fetches = after.fetches - before.fetches;
-            let ahead = after.pointer_pages - before.pointer_pages;
-            before = after;
-            ahead > fetches / 4
+            region.stats().pointer_pages > 0
         });
-        assert!(helped, "{policy:?}: {before:?}");
+        assert!(is_found, "{policy:?}: {:?}", region.stats());
+        let (before, turns) = (region.stats(), 3);
+        (0..turns).for_each(|_| (0..512 * lists).for_each(walk));
+        let after = region.stats();
+        let (fetches, pages) = (
+            after.fetches - before.fetches,
+            after.pointer_pages - before.pointer_pages,
+        );
+        assert!(pages > fetches / 2, "{policy:?}: {fetches} fetches, {after:?}");
         check_law(&region);
     }
 }

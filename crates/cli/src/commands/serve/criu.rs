@@ -19,13 +19,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::bases::Bases;
-use crate::commands::{background, told};
+use crate::commands::background;
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
 use crate::text::printable;
 
 use super::observed::Observed;
-use super::shared::{Removed, about, listening, recorder_at, replay_of};
+use super::shared::{Removed, about, listening, recorder_at, replay_of, told_in_one_line};
 
 pub(super) const ABOUT: &str = "\
 Give processes that CRIU restores lazily their memory: in place of `criu lazy-pages`.
@@ -209,7 +209,7 @@ impl Places {
     /// Where messages go.
     fn log(&self, file: Option<&Path>) -> Result<Say, Failure> {
         let Some(file) = file else {
-            return Ok(Arc::new(|text: &str| told(&printable(text))));
+            return Ok(Arc::new(told_in_one_line));
         };
         let path = self.work.join(file);
         let log = File::create(&path)

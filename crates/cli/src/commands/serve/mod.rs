@@ -22,9 +22,10 @@ use crate::bases::Bases;
 use crate::commands::told;
 use crate::exit::{Exit, Failure};
 use crate::size::Bytes;
-use crate::text::printable;
 use observed::Observed;
-use shared::{Removed, about, listening, listening_again, recorder_at, replay_of};
+use shared::{
+    Removed, about, listening, listening_again, recorder_at, replay_of, told_in_one_line,
+};
 
 /// Clients at a time: each has a thread and three descriptors.
 const CLIENTS_MAX: usize = 1024;
@@ -193,7 +194,7 @@ fn setup(options: &Firecracker, source: &Arc<dyn Source>) -> Result<Setup, Failu
         recorder,
         clients_max: CLIENTS_MAX,
         patience: ENDING,
-        say: Arc::new(|text: &str| told(&printable(text))),
+        say: Arc::new(told_in_one_line),
         about: about("firecracker", &options.source, &options.socket),
     })
 }

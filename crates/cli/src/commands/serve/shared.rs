@@ -13,7 +13,9 @@ use pagetide_serve::server::{KeptBefore, listen, listen_again};
 use pagetide_serve::source::Source;
 use pagetide_serve::status::About;
 
+use crate::commands::told;
 use crate::exit::{Exit, Failure};
+use crate::text::printable;
 
 /// The working set at `path`, which was recorded of `source`.
 pub(super) fn replay_of(path: &Path, source: &dyn Source) -> Result<Arc<Replay>, Failure> {
@@ -77,8 +79,8 @@ impl Removed {
     }
 
     /// It is not removed after all.
-    pub fn stays(self) {
-        std::mem::forget(self);
+    pub fn stays(mut self) {
+        self.is = None;
     }
 }
 
@@ -93,6 +95,11 @@ impl Drop for Removed {
 fn inode(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
+}
+
+/// Says something to whoever watches, in one line whatever it quotes of others.
+pub(super) fn told_in_one_line(text: &str) {
+    told(&printable(text));
 }
 
 /// What whoever asks is told of this process.
