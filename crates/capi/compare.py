@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-ARGUMENTS = ["20000", "15", "1024"]
+ARGUMENTS = ["2000000", "15", "1024"]
 
 
 def build(target):

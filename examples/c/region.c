@@ -30,11 +30,11 @@ int main(void) {
         sum += table[i] ^ (i * i);
 
     /* What must not wait for the store is pinned. */
-    struct pagetide_pin *header;
+    struct pagetide_pin header;
     check(pagetide_region_pin(region, 0, 4096, &header), "pin");
     check(pagetide_region_set_budget(region, 4 << 20), "budget");
     sum += table[0];
-    pagetide_pin_release(header);
+    pagetide_pin_release(&header);
 
     struct pagetide_region_stats stats = PAGETIDE_INIT(stats);
     check(pagetide_region_stats(region, &stats), "stats");

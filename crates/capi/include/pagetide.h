@@ -133,14 +133,19 @@ int pagetide_region_prefetch(const struct pagetide_region *region, size_t offset
  * and waits until that is done. */
 int pagetide_region_evict(const struct pagetide_region *region, size_t offset, size_t length);
 
-/* Bytes that stay resident until they are released. */
-struct pagetide_pin;
+/* Bytes that stay resident until they are released. It lies in the caller's memory, and needs no
+ * initial value; it may be moved, and a copy is the same pin. */
+struct pagetide_pin {
+    uint64_t reserved[4]; /* the library's */
+};
 
 /* Makes bytes resident and keeps them so. Pins nest, 254 deep. All pins together must fit in the
- * budget (a page that is pinned twice counts twice). PAGETIDE_LIMIT for either. */
+ * budget (a page that is pinned twice counts twice). PAGETIDE_LIMIT for either. A call that fails
+ * leaves a pin of nothing. */
 int pagetide_region_pin(const struct pagetide_region *region, size_t offset, size_t length,
-                        struct pagetide_pin **out);
+                        struct pagetide_pin *out);
 
+/* Leaves a pin of nothing, of which a release does nothing, as in a forked child. Alone. */
 void pagetide_pin_release(struct pagetide_pin *pin);
 
 /* Counters since the region was made. docs/statistics.md says what each counts. */
@@ -422,7 +427,7 @@ int pagetide_secret_new(size_t length_max, const struct pagetide_secret_options 
  * Alone. */
 int pagetide_secret_resize(struct pagetide_secret *secret, size_t length);
 
-/* The first byte; NULL for a NULL handle. */
+/* The first byte; NULL if there is none, as in a forked child, and for a NULL handle. */
 void *pagetide_secret_data(struct pagetide_secret *secret);
 
 /* Bytes; 0 for a NULL handle. */

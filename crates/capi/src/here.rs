@@ -12,8 +12,8 @@ static MARK: WipedWord = WipedWord::new();
 /// The last number given, here or before a fork.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A number that this process has, and none of those that it was forked from.
-fn process() -> u64 {
+/// A number that this process has, and none of those that it was forked from; not 0.
+pub fn process() -> u64 {
     let mark = MARK.get();
     if MARK.is_plain(mark) {
         return std::process::id().into();
@@ -62,6 +62,11 @@ impl<T> Here<T> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: taken once: `this` is not dropped, and used no more.
         Ok(unsafe { ManuallyDrop::take(&mut this.value) })
+    }
+
+    /// The process that made it, as [`process`] names it.
+    pub fn made_by(&self) -> u64 {
+        self.made_by
     }
 
     /// It, wherever this is: for what does not change.

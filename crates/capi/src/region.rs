@@ -1,16 +1,16 @@
 //! `pagetide_region`, `pagetide_pin`.
 use std::ffi::{c_char, c_int};
+use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::Arc;
 
 use pagetide::{Delivery, PinGuard, Policy, Region};
 
-use crate::arguments::{Versioned, borrow, fill, handle, options, room, take, text};
-use crate::here::Here;
+use crate::arguments::{Versioned, borrow, borrow_mut, fill, handle, options, room, take, text};
+use crate::here::{Here, process};
 use crate::status::{Code, Failure, guard, quietly};
 
-/// The region's handle; each pin has another share of the same.
-pub struct RegionHandle(Arc<Here<Region>>);
+/// The region's handle.
+pub struct RegionHandle(Here<Region>);
 
 impl RegionHandle {
     /// The region, in the process that made it.
@@ -19,11 +19,16 @@ impl RegionHandle {
     }
 }
 
-pub struct PinHandle {
-    // Before the region, so that it is dropped first.
-    guard: PinGuard<'static>,
-    region: Arc<Here<Region>>,
+/// A pin in the caller's memory. The region is not freed while it holds a page.
+#[repr(C)]
+pub struct Pin {
+    /// [`process`] where it was made; 0 while it holds nothing.
+    made_by: u64,
+    guard: MaybeUninit<PinGuard<'static>>,
 }
+
+// `struct pagetide_pin` of the header.
+const _: () = assert!(size_of::<Pin>() == 4 * size_of::<u64>() && align_of::<Pin>() == 8);
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -67,7 +72,7 @@ pub unsafe extern "C" fn pagetide_region_new(
             // SAFETY: as the header says of the options.
             builder = builder.store_uri(unsafe { text(given.store, "store") }?);
         }
-        *out = handle(RegionHandle(Arc::new(Here::new(builder.build()?))));
+        *out = handle(RegionHandle(Here::new(builder.build()?)));
         Ok(())
     })
 }
@@ -88,12 +93,14 @@ pub unsafe extern "C" fn pagetide_region_free(region: *mut RegionHandle) -> c_in
         if region.is_null() {
             return Ok(());
         }
-        // SAFETY: as the header says of a handle.
-        let users = Arc::strong_count(unsafe { &(*region).0 }) - 1;
-        if users > 0 {
+        // SAFETY: as the header says of a handle. A forked child has none of its parent's pins.
+        let pinned = unsafe { (*region).0.get() }.map_or(0, |here| here.pager().pinned());
+        if pinned > 0 {
             return Err(Failure::new(
                 Code::Busy,
-                format!("{users} pins of the region are held; release them before it is freed"),
+                format!(
+                    "{pinned} pages of the region are pinned; release the pins before it is freed"
+                ),
             ));
         }
         // SAFETY: the same; it is not used again, says the header.
@@ -170,30 +177,37 @@ pub unsafe extern "C" fn pagetide_region_pin(
     region: *const RegionHandle,
     offset: usize,
     length: usize,
-    out: *mut *mut PinHandle,
+    out: *mut Pin,
 ) -> c_int {
     guard(|| {
         // SAFETY: as the header says of the arguments.
-        let (out, region) = unsafe { (room(out, "out")?, borrow(region, "region")?) };
-        let guard = region.region()?.pin(range(offset, length)?)?;
-        // SAFETY: the handle keeps the region alive for longer than the guard.
-        let guard = unsafe { std::mem::transmute::<PinGuard<'_>, PinGuard<'static>>(guard) };
-        *out = handle(PinHandle {
-            guard,
-            region: Arc::clone(&region.0),
-        });
-        Ok(())
+        let (out, region) = unsafe { (borrow_mut(out, "out")?, borrow(region, "region")?) };
+        out.made_by = 0;
+        // Not by `?`, which copies the guard twice more.
+        match region.region()?.pin(range(offset, length)?) {
+            Ok(guard) if length > 0 => {
+                // SAFETY: a region with pinned pages is not freed.
+                let guard = unsafe { std::mem::transmute::<PinGuard<'_>, PinGuard<'_>>(guard) };
+                out.guard.write(guard);
+                out.made_by = region.0.made_by();
+                Ok(())
+            }
+            Ok(_of_nothing) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pagetide_pin_release(pin: *mut PinHandle) {
+pub unsafe extern "C" fn pagetide_pin_release(pin: *mut Pin) {
     quietly(|| {
-        // SAFETY: as the header says of a handle.
-        if let Some(pin) = unsafe { take(pin) } {
-            let PinHandle { guard, region } = *pin;
-            drop(guard);
-            drop(region);
+        // SAFETY: null, or a pin, says the header.
+        let Some(pin) = (unsafe { pin.as_mut() }) else {
+            return;
+        };
+        if std::mem::take(&mut pin.made_by) == process() {
+            // SAFETY: it was made, in this process, and is emptied with this.
+            unsafe { pin.guard.assume_init_drop() };
         }
     });
 }

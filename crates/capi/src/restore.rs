@@ -1,7 +1,9 @@
 //! `pagetide_restored`: memory that comes back from a snapshot.
 use std::ffi::{c_char, c_int, c_void};
 
-use pagetide::track::{Image, LazyPlan, Mapping, Restored, WorkingSet, read_region, restore};
+use pagetide::track::{
+    FileError, Image, LazyPlan, Mapping, Restored, WorkingSet, read_region, restore,
+};
 
 use crate::arguments::{
     Versioned, borrow, handle, options, path, room, slice, slice_mut, take, text,
@@ -129,6 +131,11 @@ pub unsafe extern "C" fn pagetide_read_memory(
         let image = Image::open(file)?;
         // SAFETY: so much may be written there, and nobody else uses it, says the header.
         let into = unsafe { slice_mut(into.cast::<u8>(), length, "into") }?;
-        Ok(read_region(&image, name, into)?)
+        image.region(name)?;
+        read_region(&image, name, into).map_err(|error| match error {
+            // It is there, so it is the length.
+            FileError::Region { .. } => Failure::invalid(error.to_string()),
+            error => error.into(),
+        })
     })
 }

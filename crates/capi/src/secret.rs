@@ -56,8 +56,10 @@ pub unsafe extern "C" fn pagetide_secret_resize(secret: *mut SecretHandle, lengt
 pub unsafe extern "C" fn pagetide_secret_data(secret: *mut SecretHandle) -> *mut c_void {
     // SAFETY: null or a handle, says the header.
     match unsafe { secret.as_mut() } {
-        Some(SecretHandle(secret)) => secret.as_mut_slice().as_mut_ptr().cast(),
-        None => std::ptr::null_mut(),
+        Some(SecretHandle(secret)) if !secret.is_empty() => {
+            secret.as_mut_slice().as_mut_ptr().cast()
+        }
+        _ => std::ptr::null_mut(),
     }
 }
 

@@ -31,6 +31,7 @@ impl WipedWord {
     /// The word: 0 at first, and in each forked child until it is set there. Where no page of that
     /// kind is to be had it is one that children have as it was, for good
     /// ([`WipedWord::is_plain`]).
+    #[inline]
     pub fn get(&'static self) -> &'static AtomicU64 {
         let mut word = self.made.load(Ordering::Acquire);
         if word.is_null() {
@@ -46,6 +47,7 @@ impl WipedWord {
         std::ptr::eq(word, &self.plain)
     }
 
+    #[cold]
     fn make(&'static self) -> *mut AtomicU64 {
         let page = Mapping::new(PAGE_SIZE);
         let page = page.and_then(|page| hint(page.range(), Hint::WipeOnFork).map(|()| page));

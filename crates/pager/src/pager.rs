@@ -103,7 +103,7 @@ pub struct Pager {
     /// A page without access.
     unreadable: Mapping,
     /// Pages pinned, counted once a pin.
-    pinned: AtomicU64,
+    pub(crate) pinned: AtomicU64,
     /// Set in a process that has forked or was forked: pages may be shared with another process.
     forked: AtomicBool,
     /// Asks the threads to end (a region is dropped).
@@ -348,20 +348,6 @@ impl Pager {
             }
             _ => 0,
         }
-    }
-
-    /// Counts pins on `pages` pages; false if not all pinned pages would fit in the budget.
-    pub(crate) fn pin(&self, pages: u64) -> bool {
-        let fits = self.pinned.fetch_add(pages, Ordering::AcqRel) + pages <= self.budget.get();
-        if !fits {
-            self.unpin(pages);
-        }
-        fits
-    }
-
-    /// Takes back so many of them.
-    pub(crate) fn unpin(&self, pages: u64) {
-        self.pinned.fetch_sub(pages, Ordering::AcqRel);
     }
 
     /// `range` is managed from now on.

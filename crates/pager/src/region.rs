@@ -299,6 +299,7 @@ impl Region {
 
     /// Makes `range` (bytes) resident and keeps it so until the guard is dropped. Pins nest. All
     /// pinned pages must fit in the budget.
+    #[inline]
     pub fn pin(&self, range: Range<usize>) -> Result<PinGuard<'_>, RegionError> {
         let range = self.pages(range)?;
         pin::pin_pages(&self.served.pager, range, |request| self.ask(request))

@@ -36,9 +36,9 @@ static double pin_ns(size_t pins) {
         memory[page * PAGE] = 1;
     double begun = now_ns();
     for (size_t i = 0; i < pins; i++) {
-        struct pagetide_pin *pin;
+        struct pagetide_pin pin;
         check(pagetide_region_pin(region, i % REGION_PAGES * PAGE, PAGE, &pin));
-        pagetide_pin_release(pin);
+        pagetide_pin_release(&pin);
     }
     double took = (now_ns() - begun) / (double)pins;
     check(pagetide_region_free(region));

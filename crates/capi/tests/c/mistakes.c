@@ -68,21 +68,27 @@ static void regions(void) {
     size_t earlier[2] = {sizeof earlier, 64 << 10};
     EXPECT(pagetide_region_new(1 << 20, (struct pagetide_region_options *)earlier, &region), PAGETIDE_OK, "");
 
-    struct pagetide_pin *pin, *beyond;
+    struct pagetide_pin pin, beyond;
     EXPECT(pagetide_region_pin(region, 0, 8192, &pin), PAGETIDE_OK, "");
     EXPECT(pagetide_region_pin(region, 0, 1 << 20, &beyond), PAGETIDE_LIMIT, "budget of 16 pages");
     EXPECT(pagetide_region_pin(region, 1 << 20, 1, &beyond), PAGETIDE_INVALID, "beyond");
     EXPECT(pagetide_region_set_budget(region, 1 << 20), PAGETIDE_OK, "");
-    struct pagetide_pin *most[253];
+    struct pagetide_pin most[253];
     for (size_t i = 0; i < 253; i++) EXPECT(pagetide_region_pin(region, 0, 4096, &most[i]), PAGETIDE_OK, "");
     EXPECT(pagetide_region_pin(region, 0, 4096, &beyond), PAGETIDE_LIMIT, "pinned 254 times");
-    for (size_t i = 0; i < 253; i++) pagetide_pin_release(most[i]);
+    for (size_t i = 0; i < 253; i++) pagetide_pin_release(&most[i]);
     EXPECT(pagetide_region_set_budget(region, 64 << 10), PAGETIDE_OK, "");
     EXPECT(pagetide_region_pin(region, ~(size_t)0, 2, &beyond), PAGETIDE_INVALID, "overflow");
+    /* One that was refused, one of nothing, and one that was released hold nothing. */
+    pagetide_pin_release(&beyond);
+    EXPECT(pagetide_region_pin(region, 5, 0, &beyond), PAGETIDE_OK, "");
+    pagetide_pin_release(&beyond);
+    pagetide_pin_release(&most[0]);
+    EXPECT(pagetide_region_pin(region, 0, 1, NULL), PAGETIDE_INVALID, "out is NULL");
     EXPECT(pagetide_region_evict(region, 0, 2 << 20), PAGETIDE_INVALID, "beyond");
     EXPECT(pagetide_region_prefetch(NULL, 0, 1), PAGETIDE_INVALID, "region is NULL");
     EXPECT(pagetide_region_stats(region, NULL), PAGETIDE_INVALID, "stats is NULL");
-    EXPECT(pagetide_region_free(region), PAGETIDE_BUSY, "1 pins");
+    EXPECT(pagetide_region_free(region), PAGETIDE_BUSY, "2 pages");
     ((char *)pagetide_region_data(region))[0] = 1;
 
     fflush(NULL);
@@ -91,7 +97,7 @@ static void regions(void) {
         wrong = 0;
         EXPECT(pagetide_region_set_budget(region, 4096), PAGETIDE_FORKED, "forked child");
         EXPECT(pagetide_region_pin(region, 0, 1, &beyond), PAGETIDE_FORKED, "forked child");
-        pagetide_pin_release(pin);
+        pagetide_pin_release(&pin);
         EXPECT(pagetide_region_free(region), PAGETIDE_OK, "");
         _exit(wrong);
     }
@@ -100,7 +106,7 @@ static void regions(void) {
         fprintf(stderr, "the child ended with status %#x\n", status);
         wrong = 1;
     }
-    pagetide_pin_release(pin);
+    pagetide_pin_release(&pin);
     EXPECT(pagetide_region_free(region), PAGETIDE_OK, "");
     EXPECT(pagetide_region_free(NULL), PAGETIDE_OK, "");
     pagetide_pin_release(NULL);
@@ -198,7 +204,8 @@ static void tracking(const char *directory) {
     placed.places = NULL;
     EXPECT(pagetide_restore(path, &placed, &restored), PAGETIDE_INVALID, "places is NULL");
     char *whole = (char *)malloc(1 << 20);
-    EXPECT(pagetide_read_memory(path, "table", whole, 4096), PAGETIDE_NOT_FOUND, "256 pages");
+    EXPECT(pagetide_read_memory(path, "table", whole, 4096), PAGETIDE_INVALID, "256 pages");
+    EXPECT(pagetide_read_memory(path, "chair", whole, 1 << 20), PAGETIDE_NOT_FOUND, "it has table");
     EXPECT(pagetide_read_memory(path, "table", whole, 1 << 20), PAGETIDE_OK, "");
     if (whole[0] != 7)
         wrong = 1;

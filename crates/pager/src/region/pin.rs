@@ -1,5 +1,6 @@
 //! Pages that stay resident while a guard lives.
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use pagetide_kernel::{PageNumber, PageRange};
 
@@ -11,6 +12,7 @@ use crate::requests::{Completion, Request};
 
 /// Pins `range` and waits until it is resident. `ask` hands a request to the fault thread: for
 /// what is not resident, or on its way out.
+#[inline]
 pub fn pin_pages(
     pager: &Pager,
     range: PageRange,
@@ -43,6 +45,27 @@ pub fn pin_pages(
         done.wait().map_err(RegionError::Load)?;
     }
     Ok(guard)
+}
+
+impl Pager {
+    /// Counts pins on `pages` pages; false if not all pinned pages would fit in the budget.
+    fn pin(&self, pages: u64) -> bool {
+        let fits = self.pinned.fetch_add(pages, Ordering::AcqRel) + pages <= self.budget.get();
+        if !fits {
+            self.unpin(pages);
+        }
+        fits
+    }
+
+    /// Pages that guards have pinned now, counted once a pin.
+    pub fn pinned(&self) -> u64 {
+        self.pinned.load(Ordering::Acquire)
+    }
+
+    /// Takes back so many of them.
+    fn unpin(&self, pages: u64) {
+        self.pinned.fetch_sub(pages, Ordering::AcqRel);
+    }
 }
 
 /// Takes a pin on `page`: whether that alone holds it. None if guards have too many.
