@@ -34,8 +34,9 @@ impl Audit {
 }
 
 impl Pager {
-    /// Counts both sides. Only meaningful while no thread touches the attached memory; the pager's
-    /// threads are held still, and the caller must not be one that holds them.
+    /// Counts both sides. Only meaningful while no thread touches the attached memory, and none
+    /// reads ahead of a scan; the pager's other threads are held still, and the caller must not be
+    /// one that holds them.
     pub fn audit(&self) -> Result<Audit, Errno> {
         self.pause();
         let mut audit = Audit {
