@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from ._region import Region
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from ._pagetide import Mapping
+    from ._region import Delivery
 
     Shape = Union[int, tuple[int, ...]]
     Order = Literal["C", "F"]
@@ -79,6 +81,7 @@ def empty(
     order: Order = "C",
     overcommit: bool = False,
     policy: str | None = None,
+    delivery: Delivery = "thread",
 ) -> ndarray[Any, Any]:
     """A new array of zeros, of which at most `resident` bytes are in memory.
 
@@ -87,13 +90,14 @@ def empty(
 
     :param resident: bytes, or text such as "4G"; None: the whole array.
     :param store: a URI: "ram:" (compressed), "file:/scratch/", a server (docs/stores.md).
-    :param overcommit: see :class:`pagetide.Region`.
+    :param overcommit, delivery: see :class:`pagetide.Region`.
     :raises DTypeError: objects, or items of no size.
     :raises ShapeError: the array is larger than can be mapped.
     :raises StartError, StoreError, StoreFullError: see :class:`pagetide.Region`.
     """
     extents, kind, count = _checked(shape, dtype)
-    region = Region(max(count, 1), resident, store, overcommit=overcommit, policy=policy)
+    options: Any = {"overcommit": overcommit, "policy": policy, "delivery": delivery}
+    region = Region(max(count, 1), resident, store, **options)
     return _view(region, 0, extents, kind, count, order)
 
 
@@ -124,6 +128,7 @@ def load(
     order: Order = "C",
     overcommit: bool = False,
     policy: str | None = None,
+    delivery: Delivery = "thread",
 ) -> ndarray[Any, Any]:
     """The array in a file, of which at most `resident` bytes are in memory.
 
@@ -133,20 +138,26 @@ def load(
 
     :param path: an .npy file; or with `dtype` (and `shape`, else all of the file, in one
         dimension) raw data from byte `offset` on.
+    :param delivery: see :class:`pagetide.Region`.
     :raises FileFormatError: the file does not hold such an array.
     :raises OSError: it cannot be opened.
     """
     path = os.fsdecode(path)
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise FileFormatError(f"'{path}' is no regular file: expected one that can be read again")
     if dtype is None:
         shape, dtype, offset, order = _read_header(path)
-    offset, size = operator.index(offset), os.stat(path).st_size
+    offset, size = operator.index(offset), found.st_size
+    if offset < 0:
+        raise FileFormatError(f"offset={offset}: expected a byte of '{path}', 0 to {size}")
     if shape is None:
         extents, kind, _ = _checked(0, dtype)
         count = max(size - offset, 0) // kind.itemsize * kind.itemsize
         extents = (count // kind.itemsize,)
     else:
         extents, kind, count = _checked(shape, dtype)
-    if not 0 <= offset <= size - count:
+    if offset > size - count:
         raise FileFormatError(
             f"'{path}' has {size} bytes; {extents} of {kind} from byte {offset} on need "
             f"{offset + count}",
@@ -156,9 +167,8 @@ def load(
     inside = offset - first
     length = max(inside + count, 1)
     source = (path, first, inside + count) if count else None
-    region = Region(
-        length, resident, store, overcommit=overcommit, policy=policy, _source=source
-    )
+    options: Any = {"overcommit": overcommit, "policy": policy, "delivery": delivery}
+    region = Region(length, resident, store, **options, _source=source)
     return _view(region, inside, extents, kind, count, order)
 
 

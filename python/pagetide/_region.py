@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING
 from . import _pagetide
 from ._pagetide import Pin
 from ._sizes import size
-from .errors import ForkError, NotARegionError, RangeError, SnapshotError, StoreFullError
+from .errors import (
+    ForkError,
+    NotARegionError,
+    RangeError,
+    SnapshotError,
+    StoreError,
+    StoreFullError,
+)
 
 if TYPE_CHECKING:
-    from typing import Any, Union
+    from typing import Any, Literal, Union
 
     from numpy import ndarray
 
+    Delivery = Literal["thread", "signal"]
     Part = Union[None, slice, tuple[int, int], "ndarray[Any, Any]"]
 
 
@@ -37,6 +45,9 @@ class Region(_pagetide.Region):
     :param overcommit: make it though the store is known to have no room for all that may have to
         leave memory. If it is full then, the process waits ten seconds for it, and is ended.
     :param policy: which pages leave first, by name.
+    :param delivery: "thread": a thread of the library serves faults. "signal": the thread that
+        touches a page serves itself, which is quicker and needs no right; but a system call that
+        is given a page that is not resident fails with EFAULT, unless it is pinned.
     :raises StartError: no userfaultfd can be opened here (``pagetide doctor`` says why).
     :raises StoreError: the store cannot be opened.
     :raises StoreFullError: the store has too little room.
@@ -52,13 +63,18 @@ class Region(_pagetide.Region):
         *,
         overcommit: bool = False,
         policy: str | None = None,
+        delivery: Delivery = "thread",
         _source: tuple[str, int, int] | None = None,
     ) -> Region:
+        if not isinstance(store, str):
+            raise StoreError(f"store={store!r}: expected a URI as text, such as 'ram:'")
         length = size(length, "length")
         budget = None if resident is None else size(resident, "resident")
         if not overcommit:
             _check_room(store, length - min(length, budget or length))
-        return super().__new__(cls, length, budget, store, policy=policy, source=_source)
+        return super().__new__(
+            cls, length, budget, store, delivery=delivery, policy=policy, source=_source
+        )
 
     def stats(self) -> dict[str, Any]:
         """The counters now, as docs/statistics.md lists them: bytes, pages, nanoseconds."""

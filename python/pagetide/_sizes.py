@@ -25,5 +25,5 @@ def size(value: int | str, what: str) -> int:
                 f"{what}={value!r}: expected bytes, such as 4294967296 or '4G'"
             ) from None
     if not 0 < bytes_ < 1 << 62:
-        raise SizeError(f"{what}={value!r}: expected a positive number of bytes")
+        raise SizeError(f"{what}={value!r}: expected from 1 to {(1 << 62) - 1} bytes")
     return bytes_

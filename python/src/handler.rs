@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 
 use crate::arena::Arena;
 use crate::errors;
+use crate::leaving::detach;
 use crate::region::Region;
 
 /// numpy's `PyDataMemAllocator`.
@@ -178,6 +179,6 @@ impl PyArena {
 
     /// Gives back what was freed.
     fn _purge(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.arena.purge())
+        detach(py, || self.arena.purge())
     }
 }

@@ -6,6 +6,7 @@ mod arena;
 mod errors;
 mod forked;
 mod handler;
+mod leaving;
 mod locked;
 mod memory;
 mod pages;
@@ -44,8 +45,8 @@ mod _pagetide {
     use crate::track::{Image, Mapping, Restored, Snapshot, Snapshotter, Tracker};
 
     #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         end_process_when_own_threads_panic();
-        Ok(())
+        crate::leaving::install(module.py())
     }
 }

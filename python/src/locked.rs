@@ -12,6 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::{self, Value};
+use crate::leaving::detach;
 use crate::memory::Exports;
 use crate::region::{lock, lock_attached};
 
@@ -42,7 +43,7 @@ impl LockedFile {
         py: Python<'_>,
         call: impl FnOnce(&mut locking::LockedFile) -> std::io::Result<T> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| lock(&self.file).as_mut().map(call));
+        let done = detach(py, || lock(&self.file).as_mut().map(call));
         match done {
             None => Err(errors::error("ClosedError", "the file is closed", &[])),
             Some(done) => done.map_err(|error| os_error(&error)),
@@ -85,7 +86,7 @@ impl LockedFile {
         if let Some((offset, length)) = part {
             builder = builder.range(offset, length);
         }
-        let file = py.detach(|| builder.open(&path)).map_err(|error| {
+        let file = detach(py, || builder.open(&path)).map_err(|error| {
             match error
                 .cause
                 .get_ref()
@@ -93,7 +94,7 @@ impl LockedFile {
             {
                 Some(inner) => errors::lock(inner),
                 None => PyOSError::new_err((
-                    error.cause.raw_os_error(),
+                    error.cause.raw_os_error().unwrap_or(libc::EINVAL),
                     error.cause.to_string(),
                     path.clone(),
                 )),
@@ -162,7 +163,7 @@ impl LockedFile {
         }
         let last = file.take();
         drop(file);
-        py.detach(|| drop(last));
+        detach(py, || drop(last));
         Ok(())
     }
 

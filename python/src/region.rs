@@ -14,6 +14,7 @@ use pyo3::sync::MutexExt;
 
 use crate::errors::{self, Value};
 use crate::forked::Span;
+use crate::leaving::detach;
 use crate::memory::{Exports, Here, check_process};
 
 /// A region as its users share it.
@@ -68,7 +69,7 @@ impl Region {
     ) -> PyResult<T> {
         let shared = self.shared(py)?;
         let region = shared.get()?;
-        py.detach(|| call(region)).map_err(errors::region)
+        detach(py, || call(region)).map_err(errors::region)
     }
 
     fn range(&self, start: usize, stop: Option<usize>) -> Range<usize> {
@@ -116,7 +117,7 @@ impl Region {
             })?;
             builder = builder.source(file, offset, length);
         }
-        let region = py.detach(|| builder.build()).map_err(errors::region)?;
+        let region = detach(py, || builder.build()).map_err(errors::region)?;
         Ok(Region {
             _span: Span::new(py, region.as_ptr() as usize, region.len())?,
             start: region.as_ptr() as usize,
@@ -179,7 +180,7 @@ impl Region {
         let shared = self.shared(py)?;
         let range = self.range(start, stop);
         let region = shared.get()?;
-        let guard = py.detach(|| region.pin(range)).map_err(errors::region)?;
+        let guard = detach(py, || region.pin(range)).map_err(errors::region)?;
         // SAFETY: what it borrows is in `shared`, which is kept beside it and dropped after it.
         let guard: PinGuard<'static> = unsafe { std::mem::transmute(guard) };
         Ok(Pin(Mutex::new(Some(Pinned {
@@ -212,7 +213,7 @@ impl Region {
         }
         let last = shared.take();
         drop(shared);
-        py.detach(|| drop(last));
+        detach(py, || drop(last));
         Ok(())
     }
 
@@ -269,7 +270,7 @@ impl Drop for Region {
         let mut last = Some(last);
         let detached = Python::try_attach(|py| {
             let last = last.take();
-            py.detach(|| drop(last));
+            detach(py, || drop(last));
         });
         let _ = detached;
     }

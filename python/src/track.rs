@@ -13,6 +13,7 @@ use pyo3::types::{PyBytes, PyDict};
 
 use crate::errors;
 use crate::forked::Span;
+use crate::leaving::detach;
 use crate::memory::{Exports, Here, check_process};
 use crate::region::{Region, Shared, lock, lock_attached};
 
@@ -94,9 +95,8 @@ impl Tracker {
     #[new]
     fn new(py: Python<'_>, owner: &Bound<'_, PyAny>) -> PyResult<Tracker> {
         let (memory, region) = memory_of("array", owner)?;
-        let tracker = py
-            .detach(|| track::DirtyTracker::new(vec![memory]))
-            .map_err(errors::track)?;
+        let tracker =
+            detach(py, || track::DirtyTracker::new(vec![memory])).map_err(errors::track)?;
         Ok(Tracker {
             tracker: Mutex::new(Some(Here::new(Mutex::new(tracker)))),
             _region: region,
@@ -107,7 +107,7 @@ impl Tracker {
     /// What was written since it was last asked, as pairs of bytes.
     fn _take(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize)>> {
         check_process(self.pid)?;
-        let taken = py.detach(|| {
+        let taken = detach(py, || {
             let tracker = lock(&self.tracker);
             let tracker = tracker.as_ref()?;
             // Of this process, as was checked.
@@ -126,7 +126,7 @@ impl Tracker {
     /// Ends the tracking.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         check_process(self.pid)?;
-        py.detach(|| drop(lock(&self.tracker).take()));
+        detach(py, || drop(lock(&self.tracker).take()));
         Ok(())
     }
 }
@@ -174,7 +174,7 @@ impl Snapshotter {
             builder = builder.memory(memory);
             regions.extend(region);
         }
-        let snapshotter = py.detach(|| builder.build()).map_err(errors::snapshot)?;
+        let snapshotter = detach(py, || builder.build()).map_err(errors::snapshot)?;
         Ok(Snapshotter {
             snapshotter: Mutex::new(Some(Arc::new(Here::new(snapshotter)))),
             regions,
@@ -205,8 +205,7 @@ impl Snapshotter {
             .ok_or_else(|| errors::error("ClosedError", "the snapshotter is closed", &[]))?;
         let taker = snapshotter.get()?;
         let hold = ParkThreads { patience };
-        let snapshot = py
-            .detach(|| taker.snapshot(path, plan.pre_armed(), hold))
+        let snapshot = detach(py, || taker.snapshot(path, plan.pre_armed(), hold))
             .map_err(errors::snapshot)?;
         Ok(Snapshot {
             id: snapshot.id().to_string(),
@@ -221,7 +220,7 @@ impl Snapshotter {
     /// Ends it: what is under way is cancelled, unless a snapshot is still to be waited for.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         check_process(self.pid)?;
-        py.detach(|| drop(lock(&self.snapshotter).take()));
+        detach(py, || drop(lock(&self.snapshotter).take()));
         Ok(())
     }
 
@@ -293,7 +292,7 @@ impl Snapshot {
     /// Waits for the file; the report as JSON.
     fn _wait(&self, py: Python<'_>) -> PyResult<String> {
         check_process(self.pid)?;
-        let report = py.detach(|| {
+        let report = detach(py, || {
             let mut report = lock(&self.report);
             let snapshot = lock(&self.snapshot).take().and_then(Here::take);
             if let Some(snapshot) = snapshot {
@@ -337,7 +336,7 @@ pub struct Image(track::Image);
 impl Image {
     #[new]
     fn new(py: Python<'_>, path: PathBuf) -> PyResult<Image> {
-        let image = py.detach(|| track::Image::open(path));
+        let image = detach(py, || track::Image::open(path));
         Ok(Image(image.map_err(errors::file)?))
     }
 
@@ -364,8 +363,7 @@ impl Image {
         length: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let mut bytes = vec![0; length];
-        py.detach(|| track::read_region(&self.0, name, &mut bytes))
-            .map_err(errors::file)?;
+        detach(py, || track::read_region(&self.0, name, &mut bytes)).map_err(errors::file)?;
         Ok(PyBytes::new(py, &bytes))
     }
 
@@ -373,7 +371,7 @@ impl Image {
     fn read_into(&self, py: Python<'_>, name: &str, region: &Bound<'_, Region>) -> PyResult<()> {
         let shared = region.get().shared(py)?;
         let into = shared.get()?;
-        py.detach(|| {
+        detach(py, || {
             // SAFETY: mapped as long as `shared`; it is new, and nobody else's.
             let bytes = unsafe { std::slice::from_raw_parts_mut(into.as_ptr(), into.len()) };
             track::read_region(&self.0, name, bytes)
@@ -400,9 +398,7 @@ impl Restored {
         record: bool,
         working_set: Option<PathBuf>,
     ) -> PyResult<Restored> {
-        let image = py
-            .detach(|| track::Image::open(path))
-            .map_err(errors::file)?;
+        let image = detach(py, || track::Image::open(path)).map_err(errors::file)?;
         let mut plan = track::LazyPlan::default();
         if record {
             plan = plan.record();
@@ -412,9 +408,7 @@ impl Restored {
             plan = plan.replay(set);
         }
         let names: Vec<String> = image.regions().iter().map(|r| r.name.clone()).collect();
-        let mut restored = py
-            .detach(|| track::restore(image, plan))
-            .map_err(errors::restore)?;
+        let mut restored = detach(py, || track::restore(image, plan)).map_err(errors::restore)?;
         let mut mappings = Vec::new();
         for name in names {
             mappings.extend(restored.take_region(&name).map(|mapping| (name, mapping)));
@@ -453,12 +447,12 @@ impl Restored {
     /// Waits until all has been fetched.
     fn wait(&self, py: Python<'_>) -> PyResult<()> {
         let restored = self.restored.get()?;
-        py.detach(|| restored.wait()).map_err(errors::restore)
+        detach(py, || restored.wait()).map_err(errors::restore)
     }
 
     /// Writes what was touched so far, in its order, to a file.
     fn save_working_set(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         let restored = self.restored.get()?;
-        Ok(py.detach(|| restored.working_set().save(path))?)
+        Ok(detach(py, || restored.working_set().save(path))?)
     }
 }

@@ -11,7 +11,8 @@ sum, random  an .npy file by `load` and by `numpy.memmap`, both in a memory cgro
              disk's read_ahead_kb. `load` has a 256th of the file less to keep resident, since what
              the pager knows of its pages is in the same limit.
 update       `a[i] = 3 * a[i] + 1` for 20 000 elements at random at a time: `pagetide.empty` with
-             the store `ram:`, and numpy in a cgroup of the same limit with swap on zram. --huge:
+             the store `ram:` and either delivery, and numpy in a cgroup of the same limit with swap
+             on zram. --huge:
              numpy asks for huge pages, as it does by itself. With 4 GiB the kernel then ends it for
              want of memory.
 allocate     1 MiB allocated and freed, in an arena and by numpy.
@@ -23,6 +24,7 @@ For root, in an environment with pagetide and numpy. The cgroup, the swap and th
 import argparse
 import contextlib
 import functools
+import itertools
 import json
 import mmap
 import os
@@ -98,7 +100,7 @@ def work_update(way, gib, resident, _reads):
     else:
         import pagetide
 
-        array = pagetide.empty(count, np.int64, resident=resident)
+        array = pagetide.empty(count, np.int64, resident=resident, delivery=way)
     random = np.random.default_rng(1)
     for start in range(0, count, 1 << 20):
         array[start : start + (1 << 20)] = random.integers(0, 1 << 32, min(1 << 20, count - start))
@@ -211,7 +213,8 @@ def measure(task, ways, runs, one, unit="s"):
             f"{way} {middle[way]:.4g} {unit} ({min(all_of[way]):.4g} to {max(all_of[way]):.4g})"
             for way in ways
         ]
-        ratios = [f"ratio {middle[ways[0]] / middle[way]:.2f}" for way in ways[1:]]
+        pairs = itertools.combinations(ways, 2)
+        ratios = [f"{one} over {other} {middle[one] / middle[other]:.2f}" for one, other in pairs]
         print(f"{name:8} {', '.join(columns + ratios)}", flush=True)
 
 
@@ -252,7 +255,7 @@ def measure_update(options):
             within = procs if way == "numpy" else None
             return run("update", way, options.gib, resident, 0, within, options.huge)
 
-        measure("update", ("empty", "numpy"), options.runs, one)
+        measure("update", ("signal", "thread", "numpy"), options.runs, one)
 
 
 def main():

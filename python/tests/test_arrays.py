@@ -1,5 +1,6 @@
 """Arrays in regions: plain numpy arrays, within the budget, for as long as anything uses them."""
 
+import errno
 import gc
 import os
 import socket
@@ -29,6 +30,36 @@ def test_what_is_written_reads_back_and_the_budget_holds():
     seen = stats(table)
     assert seen["resident_bytes_max"] <= 1 << 20
     assert seen["evictions"] > 7000 and seen["fetched_pages"] > 7000
+
+
+def test_the_thread_that_touches_a_page_can_serve_itself(tmp_path):
+    table = pagetide.empty((4000, 1000), resident="2M", delivery="signal")
+    copy = np.random.default_rng(1).random((4000, 1000))
+    table[:] = copy
+    threads = [threading.Thread(target=table[part::4].sum) for part in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert (table == copy).all()
+    region = pagetide.region_of(table)
+    assert region.stats()["resident_bytes_max"] <= 2 << 20
+    # The kernel does not wait for a page: a call that is given one that is missing fails.
+    copy.tofile(tmp_path / "copy")
+    region.evict()
+    with open(tmp_path / "copy", "rb", 0) as file:
+        with pytest.raises(OSError) as caught:
+            file.readinto(table[:10])
+        assert caught.value.errno == errno.EFAULT
+        with region.pin(table[:10]):
+            table[:10] = 0
+            assert file.readinto(table[:10]) == table[:10].nbytes
+    assert (table == copy).all()
+    np.save(tmp_path / "a.npy", copy)
+    loaded = pagetide.load(tmp_path / "a.npy", resident="2M", delivery="signal")
+    assert (loaded == copy).all() and stats(loaded)["resident_bytes_max"] <= 2 << 20
+    with pytest.raises(ValueError, match="'thread' or 'signal', not 'post'"):
+        pagetide.empty(1, delivery="post")
+    with pytest.raises(errors.StoreError, match="store=5: expected a URI"):
+        pagetide.empty(1, store=5)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "c16", "?", "U7", "M8[ns]", [("a", "u1"), ("b", "f8", 3)]])

@@ -69,6 +69,12 @@ def test_empty_arrays(tmp_path):
 
 def test_what_is_no_array_is_an_error(tmp_path, saved):
     path, _ = saved
+    with pytest.raises(errors.FileFormatError, match="offset=-1: expected a byte"):
+        pagetide.load(path, dtype="u1", offset=-1)
+    os.mkfifo(tmp_path / "pipe")
+    for other in [tmp_path / "pipe", tmp_path, "/dev/zero"]:
+        with pytest.raises(errors.FileFormatError, match="no regular file"):
+            pagetide.load(other)
     (tmp_path / "text").write_text("this is no array")
     with pytest.raises(errors.FileFormatError, match="dtype"):
         pagetide.load(tmp_path / "text")

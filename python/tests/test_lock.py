@@ -1,5 +1,6 @@
 """Locked files and secrets."""
 
+import errno
 import os
 
 import numpy as np
@@ -95,6 +96,9 @@ def test_bad_files(tmp_path, big):
             LockedFile(big[0], **options)
     with pytest.raises(OSError):
         LockedFile(tmp_path)
+    with pytest.raises(OSError, match="expected less than") as caught:
+        LockedFile(big[0], offset=1 << 40)
+    assert caught.value.errno == errno.EINVAL
 
 
 def test_more_than_the_limit_says_what_is_missing(python):

@@ -156,3 +156,26 @@ def test_snapshots_of_several_threads(tmp_path):
 
     together(work, 4)
 
+
+
+def test_a_daemon_thread_in_a_call_does_not_keep_the_interpreter_from_ending(python):
+    for _ in range(5):
+        done = python(
+            """
+            import threading, time
+            import pagetide
+            array = pagetide.zeros((64, 512), resident="64K")
+            region = pagetide.region_of(array)
+
+            def work():
+                while True:
+                    region.evict()
+                    region.pin(array[:4]).release()
+
+            for _ in range(4):
+                threading.Thread(target=work, daemon=True).start()
+            time.sleep(0.1)
+            print("end")
+            """
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -1,5 +1,6 @@
 //! Fetching the pages of memory that is restored: those that are touched, those of a working set,
 //! and in the background all others.
+use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
@@ -188,11 +189,15 @@ impl Fetcher {
         let _ = self.install(range, self.zeros.as_ptr());
     }
 
-    /// The bytes cannot be had: whoever touches the page is told by SIGBUS.
+    /// The bytes cannot be had: whoever touches the page is told by SIGBUS, and why by a line.
     fn lose(&self, page: PageNumber, error: FileError) {
         let error = RestoreError::from(error);
+        let at = page.address();
+        let _ = writeln!(
+            std::io::stderr(),
+            "pagetide: page at {at:#x} is lost: {error}"
+        );
         if self.uffd.features() & feature::POISON == 0 {
-            eprintln!("pagetide: page at {:#x} is lost: {error}", page.address());
             pagetide_kernel::memory::kill_self();
         }
         self.fail(error);
