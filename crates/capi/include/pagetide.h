@@ -134,7 +134,7 @@ int pagetide_region_prefetch(const struct pagetide_region *region, size_t offset
 int pagetide_region_evict(const struct pagetide_region *region, size_t offset, size_t length);
 
 /* Bytes that stay resident until they are released. It lies in the caller's memory, and needs no
- * initial value; it may be moved, and a copy is the same pin. */
+ * initial value. It may be moved; of copies one alone is to be released. */
 struct pagetide_pin {
     uint64_t reserved[4]; /* the library's */
 };
