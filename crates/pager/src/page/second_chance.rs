@@ -3,7 +3,7 @@ use pagetide_kernel::PageNumber;
 
 use crate::page::policy::Queue;
 use crate::page::table::PageTable;
-use crate::page::victims::{LAPS, VictimQueues};
+use crate::page::victims::{LAPS, Pinned, VictimQueues};
 
 /// Pages that are looked at together for whether they were used.
 const LOOK: usize = 64;
@@ -35,16 +35,18 @@ impl<W: Watcher> SecondChance<'_, W> {
     /// waits for room cannot wait for a whole lap.
     pub(crate) fn take(&mut self, victims: &mut Vec<PageNumber>, count: usize) {
         victims.clear();
-        let (mut taken, mut looked) = (0, 0);
+        let (mut taken, mut looked, mut pinned) = (0, 0, Pinned::default());
         while victims.len() < count && taken < LAPS * self.queues.len() {
             let used_ones_go = looked >= EFFORT * count as u64;
             if used_ones_go && !victims.is_empty() {
                 break;
             }
-            let queue = self.queues.next_queue(self.budget);
+            let Some(queue) = self.queues.next_queue(self.budget, &pinned) else {
+                break;
+            };
             let most = LOOK.min(count - victims.len());
             let mut pages = [PageNumber(0); LOOK];
-            let (some, found) = self.candidates(queue, &mut pages[..most]);
+            let (some, found) = self.candidates(queue, &mut pages[..most], &mut pinned);
             if some == 0 {
                 break;
             }
@@ -64,15 +66,21 @@ impl<W: Watcher> SecondChance<'_, W> {
 
     /// Takes pages from `queue` until `pages` has so many that may be victims: how many were taken,
     /// and how many may be.
-    fn candidates(&self, queue: Queue, pages: &mut [PageNumber]) -> (u64, usize) {
-        let (mut taken, mut found) = (0, 0);
-        while found < pages.len() {
-            let Some(page) = self.queues.queue(queue).take() else {
+    fn candidates(
+        &self,
+        queue: Queue,
+        pages: &mut [PageNumber],
+        pinned: &mut Pinned,
+    ) -> (u64, usize) {
+        let (queues, mut taken, mut found) = (self.queues, 0, 0);
+        while found < pages.len() && queues.left(queue, pinned) > 0 {
+            let Some(page) = queues.queue(queue).take() else {
                 break;
             };
             taken += 1;
             pages[found] = page;
-            found += usize::from(self.queues.candidate(self.table, page, queue).is_some());
+            let word = queues.candidate(self.table, page, queue, pinned);
+            found += usize::from(word.is_some());
         }
         (taken, found)
     }
@@ -207,6 +215,21 @@ mod tests {
         assert!(gone.is_sorted() && !gone.iter().any(is_used), "{gone:?}");
         // None is lost: those that stayed are in a queue.
         assert_eq!(queues.len() + gone.len() as u64, PAGES);
+    }
+
+    #[test]
+    fn pages_that_are_pinned_keep_nobody_from_its_turn() {
+        let ((table, queues), mut program) = (resident(), Program::default());
+        let mut victims = Vec::new();
+        for page in (0..PAGES - 15).map(|index| FIRST.add(index)) {
+            table.update(page, |word| word.pinned().unwrap());
+        }
+        for wanted in [10, 5, 0] {
+            take(&table, &queues, &mut program, &mut victims);
+            assert_eq!(victims.len(), wanted);
+            assert!(victims.iter().all(|page| page.0 >= FIRST.0 + PAGES - 15));
+        }
+        assert_eq!(queues.len(), PAGES - 15);
     }
 
     #[test]

@@ -12,6 +12,13 @@ use crate::page::word::{State, Word};
 /// page may go round its queue more than once.
 pub(super) const LAPS: u64 = 4;
 
+/// Entries of pinned pages that were taken in a round, and put back.
+#[derive(Debug, Default)]
+pub(super) struct Pinned {
+    small: u64,
+    main: u64,
+}
+
 /// The order in which resident pages are evicted. Every resident page has an entry, but for those
 /// the evictor has in its hands.
 pub struct VictimQueues {
@@ -70,9 +77,20 @@ impl VictimQueues {
         self.policy.watched()
     }
 
-    /// The queue to take from next.
-    pub(super) fn next_queue(&self, budget: u64) -> Queue {
-        self.policy.next(self.small.len(), self.main.len(), budget)
+    /// The queue to take from next; none when there is nothing left but what is `pinned`.
+    pub(super) fn next_queue(&self, budget: u64, pinned: &Pinned) -> Option<Queue> {
+        let small = self.left(Queue::Small, pinned);
+        let main = self.left(Queue::Main, pinned);
+        (small + main > 0).then(|| self.policy.next(small, main, budget))
+    }
+
+    /// Entries of `queue` that were not seen to be pinned.
+    pub(super) fn left(&self, queue: Queue, pinned: &Pinned) -> u64 {
+        let pinned = match queue {
+            Queue::Small => pinned.small,
+            Queue::Main => pinned.main,
+        };
+        self.queue(queue).len().saturating_sub(pinned)
     }
 
     pub(super) fn queue(&self, queue: Queue) -> &EvictionQueue {
@@ -102,30 +120,22 @@ impl VictimQueues {
         count: usize,
     ) {
         victims.clear();
+        let mut pinned = Pinned::default();
         for _ in 0..LAPS * self.len() {
             if victims.len() >= count {
                 break;
             }
-            let queue = self.next_queue(budget);
-            match self.queue(queue).take() {
-                Some(page) => victims.extend(self.judge(table, budget, page, queue)),
-                None => break,
+            let Some(queue) = self.next_queue(budget, &pinned) else {
+                break;
+            };
+            let Some(page) = self.queue(queue).take() else {
+                break;
+            };
+            let word = self.candidate(table, page, queue, &mut pinned);
+            if word.is_some_and(|was| self.decide(table, budget, page, was, queue).is_none()) {
+                victims.push(page);
             }
         }
-    }
-
-    /// What a page taken from a queue is: a victim, or nothing (any more, while it is pinned, or
-    /// for now).
-    fn judge(
-        &self,
-        table: &PageTable,
-        budget: u64,
-        page: PageNumber,
-        queue: Queue,
-    ) -> Option<PageNumber> {
-        let was = self.candidate(table, page, queue)?;
-        let kept = self.decide(table, budget, page, was, queue);
-        kept.is_none().then_some(page)
     }
 
     /// The word of a page taken from a queue, if it may be a victim. The mark goes first: whoever
@@ -135,6 +145,7 @@ impl VictimQueues {
         table: &PageTable,
         page: PageNumber,
         queue: Queue,
+        pinned: &mut Pinned,
     ) -> Option<Word> {
         let was = table.update(page, Word::unqueued);
         if !matches!(was.state(), State::Resident | State::Clean) {
@@ -142,6 +153,10 @@ impl VictimQueues {
         }
         if was.pins() > 0 {
             self.put(table, page, was, queue);
+            match queue {
+                Queue::Small => pinned.small += 1,
+                Queue::Main => pinned.main += 1,
+            }
             return None;
         }
         Some(was)
@@ -164,6 +179,65 @@ impl VictimQueues {
             Verdict::Evict(history) => {
                 table.update(page, |word| word.with_history(history));
                 None
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pagetide_kernel::PageRange;
+
+    use super::*;
+
+    const PAGES: u64 = 200;
+    const FIRST: PageNumber = PageNumber(7000);
+
+    /// Pages of which the first `pinned` are pinned, all in `queue`, and the others in the other
+    /// one.
+    fn pinned_in(queue: Queue, pinned: u64, kind: Kind) -> (PageTable, VictimQueues) {
+        let table = PageTable::new().unwrap();
+        let end = FIRST.add(PAGES);
+        table.ensure(PageRange { start: FIRST, end }).unwrap();
+        let mut queues = VictimQueues::new(4096).unwrap();
+        queues.set_policy(kind);
+        let other = match queue {
+            Queue::Small => Queue::Main,
+            Queue::Main => Queue::Small,
+        };
+        for index in 0..PAGES {
+            let (page, word) = (
+                FIRST.add(index),
+                Word::default().with_state(State::Resident),
+            );
+            let is_pinned = index < pinned;
+            let word = if is_pinned {
+                word.pinned().unwrap()
+            } else {
+                word
+            };
+            table.store(page, word);
+            queues.put(&table, page, word, if is_pinned { queue } else { other });
+        }
+        (table, queues)
+    }
+
+    #[test]
+    fn a_queue_of_pinned_pages_does_not_keep_the_other_ones_from_leaving() {
+        for kind in [Kind::S3Fifo, Kind::Fifo] {
+            for (queue, pinned) in [(Queue::Small, 30), (Queue::Small, 190), (Queue::Main, 190)] {
+                let (table, queues) = pinned_in(queue, pinned, kind);
+                let (mut victims, mut gone) = (Vec::new(), 0);
+                for _ in 0..4 {
+                    queues.take(&table, PAGES, &mut victims, 50);
+                    assert!(victims.iter().all(|page| page.0 >= FIRST.0 + pinned));
+                    gone += victims.len() as u64;
+                }
+                assert_eq!(
+                    gone,
+                    PAGES - pinned,
+                    "{kind:?}, {pinned} pinned in {queue:?}"
+                );
             }
         }
     }
