@@ -225,17 +225,8 @@ impl Region {
         action: impl FnOnce(*mut [u8]) -> R,
     ) -> Result<R, RegionError> {
         let _pinned = self.pin(range.clone())?;
-        let by_signal = self.served.signals.is_some();
-        for page in self.pages(range.clone())?.iter() {
-            // A page that is there but protected would fail a system call that writes to it. With
-            // delivery by signal it may be whatever its word says: somebody else may be about to
-            // take the protection off.
-            let protected = by_signal
-                || self.served.pager.write_notifications.is_observed()
-                || self.served.pager.table.load(page).state() == State::Clean;
-            if protected && !self.served.pool.serve(page, true, true) {
-                return Err(RegionError::Load(Errno::IO));
-            }
+        if self.served.signals.is_none() {
+            self.make_writable(self.pages(range.clone())?)?;
         }
         // SAFETY: `pages` has checked that the range lies in the region.
         let start = unsafe { self.as_ptr().add(range.start) };
@@ -298,11 +289,34 @@ impl Region {
     }
 
     /// Makes `range` (bytes) resident and keeps it so until the guard is dropped. Pins nest. All
-    /// pinned pages must fit in the budget.
+    /// pinned pages must fit in the budget. With delivery by signal system calls can write there,
+    /// too, unless somebody begins to observe writes meanwhile.
     #[inline]
     pub fn pin(&self, range: Range<usize>) -> Result<PinGuard<'_>, RegionError> {
         let range = self.pages(range)?;
-        pin::pin_pages(&self.served.pager, range, |request| self.ask(request))
+        let guard = pin::pin_pages(&self.served.pager, range, |request| self.ask(request))?;
+        if self.served.signals.is_some() {
+            self.make_writable(range)?;
+        }
+        Ok(guard)
+    }
+
+    /// Takes the protection off `pages`, which are pinned.
+    #[cold]
+    fn make_writable(&self, pages: PageRange) -> Result<(), RegionError> {
+        let by_signal = self.served.signals.is_some();
+        for page in pages.iter() {
+            // A page that is there but protected would fail a system call that writes to it. With
+            // delivery by signal it may be whatever its word says: somebody else may be about to
+            // take the protection off.
+            let protected = by_signal
+                || self.served.pager.write_notifications.is_observed()
+                || self.served.pager.table.load(page).state() == State::Clean;
+            if protected && !self.served.pool.serve(page, true, true) {
+                return Err(RegionError::Load(Errno::IO));
+            }
+        }
+        Ok(())
     }
 
     fn pages(&self, range: Range<usize>) -> Result<PageRange, RegionError> {

@@ -3,10 +3,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use pagetide_kernel::{PageNumber, PageRange};
+use rustix::io::Errno;
 
 use super::error::RegionError;
 use crate::page::table::PageTable;
-use crate::page::word::{GUARDS_MAX, Word};
+use crate::page::word::{GUARDS_MAX, State, Word};
 use crate::pager::Pager;
 use crate::requests::{Completion, Request};
 
@@ -43,6 +44,10 @@ pub fn pin_pages(
             done: Arc::clone(&done),
         });
         done.wait().map_err(RegionError::Load)?;
+        let is_lost = |page| pager.table.load(page).state() == State::Poisoned;
+        if range.iter().any(is_lost) {
+            return Err(RegionError::Load(Errno::IO));
+        }
     }
     Ok(guard)
 }

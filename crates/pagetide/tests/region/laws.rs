@@ -911,3 +911,47 @@ fn pages_that_are_all_read_before_the_first_is_written_take_one_fault() {
     assert_eq!(written.sum::<u64>(), (PAGES + 16 * 600) as u64);
     assert!(sum >= 16 * 600);
 }
+
+/// Clean pages are protected, and with delivery by signal a call that writes to such a page fails.
+#[test]
+fn system_calls_write_to_what_is_pinned() {
+    if !can_page() {
+        return;
+    }
+    use std::io::Read as _;
+    let mut region = builder().length(64 * PAGE).resident((32 * PAGE) as u64).build().unwrap();
+    region.as_mut_slice().fill(7);
+    let sum = region.as_slice().iter().step_by(PAGE).map(|byte| u32::from(*byte)).sum::<u32>();
+    assert_eq!(sum, 64 * 7);
+    region.evict(0..64 * PAGE).unwrap();
+    let (start, pinned) = (region.as_ptr(), region.pin(3 * PAGE..19 * PAGE).unwrap());
+    // SAFETY: pinned, and nobody else uses these bytes.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(start.add(3 * PAGE), 16 * PAGE) };
+    std::fs::File::open("/dev/zero").unwrap().read_exact(bytes).unwrap();
+    drop(pinned);
+    region.evict(0..64 * PAGE).unwrap();
+    let expected = |at: usize| if (3 * PAGE..19 * PAGE).contains(&at) { 0 } else { 7 };
+    assert!(region.as_slice().iter().enumerate().all(|(at, byte)| *byte == expected(at)));
+}
+
+/// S3-FIFO's small queue has more of them than it is to have.
+#[test]
+fn half_of_the_budget_can_be_pinned() {
+    if !can_page() {
+        return;
+    }
+    let mut region = builder().length(256 * PAGE).resident((64 * PAGE) as u64).build().unwrap();
+    region.as_mut_slice().fill(1);
+    for round in 0..40 {
+        let first = word(8, round) as usize % (256 - 32);
+        let start = region.as_ptr();
+        let pinned = region.pin(first * PAGE..(first + 32) * PAGE).unwrap();
+        for touch in 0..200 {
+            let page = word(round, touch) as usize % 256;
+            // SAFETY: within the region, whose bytes nobody else uses.
+            unsafe { start.add(page * PAGE).write_volatile(round as u8) };
+        }
+        drop(pinned);
+    }
+    check_law(&region);
+}
