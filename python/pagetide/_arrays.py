@@ -147,6 +147,11 @@ def load(
     if not stat.S_ISREG(found.st_mode):
         raise FileFormatError(f"'{path}' is no regular file: expected one that can be read again")
     if dtype is None:
+        if shape is not None or offset or order != "C":
+            raise FileFormatError(
+                f"shape={shape!r}, offset={offset}, order={order!r}: these are of raw data, whose "
+                "dtype is to be given, too; an .npy file says them itself"
+            )
         shape, dtype, offset, order = _read_header(path)
     offset, size = operator.index(offset), found.st_size
     if offset < 0:

@@ -148,8 +148,11 @@ class Region(_pagetide.Region):
         except TypeError:
             raise RangeError(f"{part!r}: expected whole numbers of bytes", length=length) from None
         if not 0 <= start <= stop <= length:
+            what = f"bytes {start} to {stop} are no part of the region's {length} bytes"
+            if not isinstance(part, (slice, tuple)):
+                what = f"the array does not lie in this region of {length} bytes"
             raise RangeError(
-                f"bytes {start} to {stop} are no part of the region's {length} bytes",
+                what,
                 start=start,
                 stop=stop,
                 length=length,

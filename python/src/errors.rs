@@ -6,6 +6,8 @@ use pagetide::track::{FileError, RestoreError, SnapshotError, TrackError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::leaving::with_python;
+
 /// An attribute of an exception.
 pub enum Value {
     /// Bytes, pages, a count.
@@ -25,7 +27,7 @@ pub fn error(class: &str, message: &str, attributes: &[(&str, Value)]) -> PyErr 
             let class = py.import("pagetide.errors")?.getattr(class)?;
             Ok(PyErr::from_value(class.call((message,), Some(&kwargs))?))
         };
-        make().unwrap_or_else(|error| error)
+        with_python(py, || make().unwrap_or_else(|error| error))
     })
 }
 

@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::errors::{self, Value};
-use crate::leaving::detach;
+use crate::leaving::{detach, with_python};
 use crate::memory::Exports;
 use crate::region::{lock, lock_attached};
 
@@ -145,7 +145,7 @@ impl LockedFile {
                 file.load(std::slice::from_ref(&(start..done)))
             })?;
             if let Some(progress) = &progress {
-                progress.call1(py, (done,))?;
+                with_python(py, || progress.call1(py, (done,)))?;
             }
         }
         self.with(py, |file| file.fill(|_| ()))

@@ -71,6 +71,8 @@ def test_what_is_no_array_is_an_error(tmp_path, saved):
     path, _ = saved
     with pytest.raises(errors.FileFormatError, match="offset=-1: expected a byte"):
         pagetide.load(path, dtype="u1", offset=-1)
+    with pytest.raises(errors.FileFormatError, match="offset=8.*dtype is to be given"):
+        pagetide.load(path, offset=8)
     os.mkfifo(tmp_path / "pipe")
     for other in [tmp_path / "pipe", tmp_path, "/dev/zero"]:
         with pytest.raises(errors.FileFormatError, match="no regular file"):

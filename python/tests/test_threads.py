@@ -4,6 +4,7 @@ apart; with another one these are tests all the same."""
 import threading
 
 import numpy as np
+import pytest
 
 import pagetide
 from pagetide import errors
@@ -158,24 +159,72 @@ def test_snapshots_of_several_threads(tmp_path):
 
 
 
-def test_a_daemon_thread_in_a_call_does_not_keep_the_interpreter_from_ending(python):
-    for _ in range(5):
-        done = python(
-            """
-            import threading, time
-            import pagetide
-            array = pagetide.zeros((64, 512), resident="64K")
-            region = pagetide.region_of(array)
+ENDS = {
+    "in calls": """
+        def work():
+            while True:
+                region.evict()
+                region.pin(array[:1]).release()
+        """,
+    "in calls that fail": """
+        sys.setswitchinterval(1e-5)
+        def work():
+            while True:
+                try:
+                    region.pin()
+                except pagetide.errors.PinError:
+                    pass
+        """,
+}
 
-            def work():
-                while True:
-                    region.evict()
-                    region.pin(array[:4]).release()
 
-            for _ in range(4):
-                threading.Thread(target=work, daemon=True).start()
-            time.sleep(0.1)
-            print("end")
-            """
-        )
+@pytest.mark.parametrize("work", ENDS)
+def test_daemon_threads_do_not_keep_the_interpreter_from_ending(python, work):
+    program = f"""
+        import sys, threading, time
+        import pagetide
+        array = pagetide.zeros((64, 512), resident="64K")
+        region = pagetide.region_of(array)
+        {ENDS[work]}
+        for _ in range(6):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.1)
+        print("end")
+        """
+    for _ in range(6):
+        done = python(program)
         assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+def test_handlers_of_the_end_may_wait_for_threads_that_are_in_calls(python):
+    done = python(
+        """
+        import atexit, os, threading, time
+        wanted, at_work = True, threading.Event()
+
+        def end():
+            global wanted
+            wanted = False
+            worker.join()
+            child = os.fork()
+            if child == 0:
+                print(int(pagetide.full(10, 3).sum()), flush=True)
+                os._exit(0)
+            os.waitpid(child, 0)
+            print("joined")
+
+        atexit.register(end)  # So it comes after what the package has registered.
+        import pagetide
+        array = pagetide.zeros((64, 512), resident="64K")
+
+        def work():
+            while wanted:
+                pagetide.region_of(array).evict()
+                at_work.set()
+
+        worker = threading.Thread(target=work, daemon=True)
+        worker.start()
+        at_work.wait()
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "30\njoined\n", "")
