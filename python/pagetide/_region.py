@@ -46,8 +46,9 @@ class Region(_pagetide.Region):
         leave memory. If it is full then, the process waits ten seconds for it, and is ended.
     :param policy: which pages leave first, by name.
     :param delivery: "thread": a thread of the library serves faults. "signal": the thread that
-        touches a page serves itself, which is quicker and needs no right; but a system call that
-        is given a page that is not resident fails with EFAULT, unless it is pinned.
+        touches a page serves itself, for which no right is needed, and a fault takes half as
+        long; but a system call that is given a page that is not resident fails with EFAULT,
+        unless it is pinned, which counts as a write there.
     :raises StartError: no userfaultfd can be opened here (``pagetide doctor`` says why).
     :raises StoreError: the store cannot be opened.
     :raises StoreFullError: the store has too little room.

@@ -186,8 +186,10 @@ pub unsafe extern "C" fn pagetide_region_pin(
         // Not by `?`, which copies the guard twice more.
         match region.region()?.pin(range(offset, length)?) {
             Ok(guard) if length > 0 => {
-                // SAFETY: a region with pinned pages is not freed.
-                let guard = unsafe { std::mem::transmute::<PinGuard<'_>, PinGuard<'_>>(guard) };
+                // SAFETY: only the lifetime changes. `pagetide_region_free` refuses a region with
+                // pinned pages; in a forked child, which may free the handle, it is not dropped.
+                let guard =
+                    unsafe { std::mem::transmute::<PinGuard<'_>, PinGuard<'static>>(guard) };
                 out.guard.write(guard);
                 out.made_by = region.0.made_by();
                 Ok(())
@@ -206,7 +208,7 @@ pub unsafe extern "C" fn pagetide_pin_release(pin: *mut Pin) {
             return;
         };
         if std::mem::take(&mut pin.made_by) == process() {
-            // SAFETY: it was made, in this process, and is emptied with this.
+            // SAFETY: `made_by` is this process only while the guard is there, and 0 from here on.
             unsafe { pin.guard.assume_init_drop() };
         }
     });

@@ -290,7 +290,8 @@ impl Region {
 
     /// Makes `range` (bytes) resident and keeps it so until the guard is dropped. Pins nest. All
     /// pinned pages must fit in the budget. With delivery by signal system calls can write there,
-    /// too, unless somebody begins to observe writes meanwhile.
+    /// too, unless somebody begins to observe writes meanwhile: so there it counts as a write, to
+    /// trackers and for whether a page is stored anew.
     #[inline]
     pub fn pin(&self, range: Range<usize>) -> Result<PinGuard<'_>, RegionError> {
         let range = self.pages(range)?;

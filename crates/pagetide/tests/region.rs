@@ -6,6 +6,7 @@ mod patience;
 mod thread_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Thread;
     include!("region/laws.rs");
+    include!("region/pins.rs");
 
     #[test]
     fn system_calls_work_on_missing_pages() {
@@ -74,4 +75,5 @@ fn what_is_pinned_while_it_is_evicted_in_place_is_there() {
 mod signal_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Signal;
     include!("region/laws.rs");
+    include!("region/pins.rs");
 }
