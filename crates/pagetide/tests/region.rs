@@ -7,6 +7,7 @@ mod thread_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Thread;
     include!("region/laws.rs");
     include!("region/pins.rs");
+    include!("region/scans.rs");
 
     #[test]
     fn system_calls_work_on_missing_pages() {
@@ -76,4 +77,5 @@ mod signal_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Signal;
     include!("region/laws.rs");
     include!("region/pins.rs");
+    include!("region/scans.rs");
 }

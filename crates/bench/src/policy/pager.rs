@@ -3,7 +3,7 @@
 //! first accesses to pages that are watched (by the kernel alone).
 use std::collections::VecDeque;
 
-use pagetide_pager::page::policy::{Kind, Policy, Queue, Verdict};
+use pagetide_pager::page::policy::{Kind, Policy, Queue, Verdict, Waiting};
 use pagetide_pager::page::word::Word;
 
 use super::cache::Cache;
@@ -54,7 +54,8 @@ impl Pager {
 
     fn queue(&mut self, queue: Queue) -> &mut VecDeque<u32> {
         match queue {
-            Queue::Small => &mut self.small,
+            // Nothing is read ahead here.
+            Queue::Small | Queue::Ahead => &mut self.small,
             Queue::Main => &mut self.main,
         }
     }
@@ -69,8 +70,12 @@ impl Pager {
     fn hold_one(&mut self) {
         let budget = self.pages as u64;
         loop {
-            let (small, main) = (self.small.len() as u64, self.main.len() as u64);
-            let queue = self.policy.next(small, main, budget);
+            let waiting = Waiting {
+                small: self.small.len() as u64,
+                main: self.main.len() as u64,
+                ahead: 0,
+            };
+            let queue = self.policy.next(waiting, budget);
             let Some(page) = self.queue(queue).pop_front() else {
                 return;
             };

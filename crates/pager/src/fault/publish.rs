@@ -48,7 +48,10 @@ impl<'p> Handler<'p> {
                 self.release(was.place());
             }
             pager.probes.note_use(page);
-            pager.enqueue(page);
+            match purpose {
+                Purpose::Ahead => pager.victims.enqueue_ahead(&pager.table, page),
+                Purpose::Demand { .. } | Purpose::Load => pager.enqueue(page),
+            }
         });
         let ledger = pager.ledger;
         ledger.fetched_pages.fetch_add(count, Relaxed);

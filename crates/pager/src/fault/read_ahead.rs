@@ -1,8 +1,9 @@
 //! Fetching pages before they are asked for, of a stream or of a block: runs of neighbours with
 //! one COPY.
 //!
-//! A page read ahead never takes what a fault might need: it is fetched only while more than the
-//! evictor's low-water reserve is free.
+//! They are fetched while there is room, and of the evictor's reserve most may be taken: what is
+//! read ahead is mostly asked for next, by a fault, which would take that room all the same. They
+//! are the first to leave ([`Queue::Ahead`](crate::page::policy::Queue)).
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 

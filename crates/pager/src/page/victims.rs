@@ -3,7 +3,7 @@
 use pagetide_kernel::PageNumber;
 use rustix::io::Errno;
 
-use crate::page::policy::{Kind, Policy, Queue, Verdict};
+use crate::page::policy::{Kind, Policy, Queue, Verdict, Waiting};
 use crate::page::queue::EvictionQueue;
 use crate::page::table::PageTable;
 use crate::page::word::{State, Word};
@@ -14,18 +14,13 @@ pub(super) const LAPS: u64 = 4;
 
 /// Entries of pinned pages that were taken in a round, and put back.
 #[derive(Debug, Default)]
-pub(super) struct Pinned {
-    small: u64,
-    main: u64,
-}
+pub(super) struct Pinned([u64; Queue::ALL.len()]);
 
 /// The order in which resident pages are evicted. Every resident page has an entry, but for those
 /// the evictor has in its hands.
 pub struct VictimQueues {
-    /// Oldest first.
-    small: EvictionQueue,
-    /// The same, of those that have shown that they are used.
-    main: EvictionQueue,
+    /// One of each kind, oldest first.
+    queues: [EvictionQueue; Queue::ALL.len()],
     /// Chooses between them.
     policy: Box<dyn Policy>,
 }
@@ -33,9 +28,9 @@ pub struct VictimQueues {
 impl VictimQueues {
     /// Room for `entries` in each queue, stale ones included.
     pub(crate) fn new(entries: u64) -> Result<VictimQueues, Errno> {
+        let queue = || EvictionQueue::new(entries);
         Ok(VictimQueues {
-            small: EvictionQueue::new(entries)?,
-            main: EvictionQueue::new(entries)?,
+            queues: [queue()?, queue()?, queue()?],
             policy: Kind::default().make(),
         })
     }
@@ -47,12 +42,18 @@ impl VictimQueues {
 
     /// Entries, stale ones included.
     pub(crate) fn len(&self) -> u64 {
-        self.small.len() + self.main.len()
+        self.queues.iter().map(EvictionQueue::len).sum()
     }
 
     /// Puts `page` in a queue unless it is in one.
     pub(crate) fn enqueue(&self, table: &PageTable, page: PageNumber) {
         let (history, queue) = self.policy.admit(table.load(page));
+        self.put(table, page, history, queue);
+    }
+
+    /// The same for a page that was read ahead.
+    pub(crate) fn enqueue_ahead(&self, table: &PageTable, page: PageNumber) {
+        let (history, queue) = self.policy.admit_ahead(table.load(page));
         self.put(table, page, history, queue);
     }
 
@@ -79,25 +80,20 @@ impl VictimQueues {
 
     /// The queue to take from next; none when there is nothing left but what is `pinned`.
     pub(super) fn next_queue(&self, budget: u64, pinned: &Pinned) -> Option<Queue> {
-        let small = self.left(Queue::Small, pinned);
-        let main = self.left(Queue::Main, pinned);
-        (small + main > 0).then(|| self.policy.next(small, main, budget))
+        let left = Queue::ALL.map(|queue| self.left(queue, pinned));
+        let [small, main, ahead] = left;
+        let waiting = Waiting { small, main, ahead };
+        (left != [0; 3]).then(|| self.policy.next(waiting, budget))
     }
 
     /// Entries of `queue` that were not seen to be pinned.
     pub(super) fn left(&self, queue: Queue, pinned: &Pinned) -> u64 {
-        let pinned = match queue {
-            Queue::Small => pinned.small,
-            Queue::Main => pinned.main,
-        };
+        let pinned = pinned.0[queue as usize];
         self.queue(queue).len().saturating_sub(pinned)
     }
 
     pub(super) fn queue(&self, queue: Queue) -> &EvictionQueue {
-        match queue {
-            Queue::Small => &self.small,
-            Queue::Main => &self.main,
-        }
+        &self.queues[queue as usize]
     }
 
     pub(super) fn put(&self, table: &PageTable, page: PageNumber, history: Word, queue: Queue) {
@@ -153,10 +149,7 @@ impl VictimQueues {
         }
         if was.pins() > 0 {
             self.put(table, page, was, queue);
-            match queue {
-                Queue::Small => pinned.small += 1,
-                Queue::Main => pinned.main += 1,
-            }
+            pinned.0[queue as usize] += 1;
             return None;
         }
         Some(was)
@@ -203,7 +196,7 @@ mod tests {
         queues.set_policy(kind);
         let other = match queue {
             Queue::Small => Queue::Main,
-            Queue::Main => Queue::Small,
+            Queue::Main | Queue::Ahead => Queue::Small,
         };
         for index in 0..PAGES {
             let (page, word) = (
@@ -225,7 +218,12 @@ mod tests {
     #[test]
     fn a_queue_of_pinned_pages_does_not_keep_the_other_ones_from_leaving() {
         for kind in [Kind::S3Fifo, Kind::Fifo] {
-            for (queue, pinned) in [(Queue::Small, 30), (Queue::Small, 190), (Queue::Main, 190)] {
+            for (queue, pinned) in [
+                (Queue::Small, 30),
+                (Queue::Small, 190),
+                (Queue::Main, 190),
+                (Queue::Ahead, 190),
+            ] {
                 let (table, queues) = pinned_in(queue, pinned, kind);
                 let (mut victims, mut gone) = (Vec::new(), 0);
                 for _ in 0..4 {

@@ -6,7 +6,7 @@
 //! itself, leaves a trace. When its turn comes and it was touched, it goes round once more, watched
 //! anew; if not, it is evicted. So what is used costs no message and no fetch, but a trap of the
 //! processor a round.
-use super::contract::{Policy, Queue, Verdict};
+use super::contract::{Policy, Queue, Verdict, Waiting};
 use crate::page::word::Word;
 
 /// The small queue's share of the pages: one in so many.
@@ -29,8 +29,8 @@ impl Policy for Accessed {
         Some(Queue::Main)
     }
 
-    fn next(&self, small: u64, main: u64, budget: u64) -> Queue {
-        match main == 0 || small > budget / SMALL {
+    fn next(&self, waiting: Waiting, budget: u64) -> Queue {
+        match waiting.main == 0 || waiting.small > budget / SMALL {
             true => Queue::Small,
             false => Queue::Main,
         }
@@ -39,7 +39,7 @@ impl Policy for Accessed {
     fn judge(&self, word: Word, queue: Queue, _budget: u64) -> Verdict {
         match queue {
             Queue::Small => Verdict::Keep(word, Queue::Main),
-            Queue::Main => Verdict::Evict(word),
+            Queue::Main | Queue::Ahead => Verdict::Evict(word),
         }
     }
 }
@@ -55,8 +55,17 @@ mod tests {
         let judged = Accessed.judge(word, Queue::Small, 100);
         assert_eq!(judged, Verdict::Keep(word, Queue::Main));
         assert_eq!(Accessed.judge(word, Queue::Main, 100), Verdict::Evict(word));
-        assert_eq!(Accessed.next(11, 50, 100), Queue::Small);
-        assert_eq!(Accessed.next(10, 50, 100), Queue::Main);
-        assert_eq!(Accessed.next(1, 0, 100), Queue::Small);
+        for (small, main, queue) in [
+            (11, 50, Queue::Small),
+            (10, 50, Queue::Main),
+            (1, 0, Queue::Small),
+        ] {
+            let waiting = Waiting {
+                small,
+                main,
+                ahead: 0,
+            };
+            assert_eq!(Accessed.next(waiting, 100), queue);
+        }
     }
 }

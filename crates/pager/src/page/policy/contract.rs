@@ -1,13 +1,29 @@
 //! What a policy is asked.
 use crate::page::word::Word;
 
-/// One of the two eviction queues.
+/// One of the eviction queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queue {
     /// Where pages begin.
     Small,
     /// For pages that have shown that they are used.
     Main,
+    /// For pages that were read ahead: nobody has asked for them.
+    Ahead,
+}
+
+impl Queue {
+    /// All of them.
+    pub const ALL: [Queue; 3] = [Queue::Small, Queue::Main, Queue::Ahead];
+}
+
+/// Entries of each queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Waiting {
+    pub small: u64,
+    pub main: u64,
+    pub ahead: u64,
 }
 
 /// What becomes of a page taken from a queue.
@@ -28,6 +44,11 @@ pub trait Policy: Send + Sync {
     /// A page was made resident; `word` carries what was remembered when it was evicted. Returns
     /// what to remember now, and its queue.
     fn admit(&self, word: Word) -> (Word, Queue);
+
+    /// The same of a page that was read ahead. By default it is a page as others are.
+    fn admit_ahead(&self, word: Word) -> (Word, Queue) {
+        self.admit(word)
+    }
 
     /// Whether a page that is wanted back would still be resident with twice the budget; `word`
     /// carries what was remembered when it was evicted. By default each might be.
@@ -55,8 +76,8 @@ pub trait Policy: Send + Sync {
     }
 
     /// The queue to take the next candidate from, by the entries in each and the pages that may be
-    /// resident. An empty one must not be named unless both are.
-    fn next(&self, small: u64, main: u64, budget: u64) -> Queue;
+    /// resident. An empty one must not be named unless all are.
+    fn next(&self, waiting: Waiting, budget: u64) -> Queue;
 
     /// What becomes of a candidate taken from `queue`. One that is watched and was used is not
     /// asked about: it stays, at the end of that queue.

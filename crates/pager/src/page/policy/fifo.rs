@@ -1,5 +1,5 @@
 //! First in, first out: remembers nothing.
-use super::contract::{Policy, Queue, Verdict};
+use super::contract::{Policy, Queue, Verdict, Waiting};
 use crate::page::word::Word;
 
 /// See the module's text.
@@ -15,11 +15,14 @@ impl Policy for Fifo {
         (word, Queue::Small)
     }
 
-    fn next(&self, small: u64, main: u64, _budget: u64) -> Queue {
-        if small == 0 && main > 0 {
-            Queue::Main
-        } else {
-            Queue::Small
+    fn next(&self, waiting: Waiting, _budget: u64) -> Queue {
+        match waiting {
+            Waiting {
+                small: 0,
+                main: 1..,
+                ..
+            } => Queue::Main,
+            _ => Queue::Small,
         }
     }
 

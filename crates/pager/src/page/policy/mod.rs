@@ -7,8 +7,8 @@
 //! page's own word ([`Word::with_history`](crate::page::word::Word::with_history)), so it costs no
 //! memory, no lock and no allocation, and survives the page's eviction.
 //!
-//! The pager keeps two queues, [`Queue::Small`] and [`Queue::Main`]; a policy says which one a page
-//! enters, which one is taken from, and what becomes of the page taken. Decisions are pure
+//! The pager keeps the queues of [`Queue`]; a policy says which one a page enters, which one is
+//! taken from, and what becomes of the page taken. Decisions are pure
 //! arithmetic on words and a few atomics: the simulator of `bench policy` runs the same code.
 pub mod accessed;
 mod contract;
@@ -16,5 +16,5 @@ pub mod fifo;
 mod kind;
 pub mod s3fifo;
 
-pub use contract::{Policy, Queue, Verdict};
+pub use contract::{Policy, Queue, Verdict, Waiting};
 pub use kind::Kind;
