@@ -9,7 +9,8 @@
 //!       8..16  pins       guards that keep it resident
 //!      16..22  generation which store of this process its slot belongs to (one per fork it
 //!              descends from)
-//!      22..24  laps       rounds it stays in the main queue beyond the first
+//!      22..24  laps       rounds it stays in the main queue beyond the first; 1 for an evicted
+//!              page that was read ahead
 //!      24..56  slot       the store's handle (Clean, Stored, Loading, Dropping), the staging index
 //!              (Staged), or 1 for a page filled before it was asked for (Resident)
 //!      56..64  evicted    the policy's epoch when it was evicted last, 0 for none

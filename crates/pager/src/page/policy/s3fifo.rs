@@ -18,7 +18,7 @@
 //! ATC 2005): most are of a scan, used once and not again before long. They go first, so a scan
 //! takes the place of its own pages and not of others, and of a loop the rest stays. They are
 //! mostly as the store has them, too, and cost nothing to evict. One that is wanted again is a
-//! ghost as others are.
+//! ghost as others are, and the queue grows if it is wanted soon.
 //!
 //! A ghost is nothing but eight bits in its page's word: the epoch of its eviction. An epoch is a
 //! sixteenth of the budget's worth of evictions, and ghosts are remembered for a budget's worth.
@@ -35,11 +35,18 @@ const WINDOW: u64 = 16;
 const EPOCHS: u64 = 255;
 /// The small queue's share of the pages: one in so many.
 const SMALL: u64 = 10;
-/// The most pages that were read ahead: one in so many of the budget, or as many as two windows of
-/// a stream, if that is no more than a quarter. With one in 16 the programs measured take as long;
-/// with one in 8 some have lost what they use at random.
-const AHEAD: u64 = 32;
+/// The share of the budget that pages read ahead may have: at first, at least and at most, and what
+/// it grows or shrinks by, in parts of [`ONE`]. With more than an eighth some programs have lost
+/// what they use at random.
+const AHEAD: u64 = ONE / 32;
+const AHEAD_RANGE: std::ops::RangeInclusive<u64> = ONE / 64..=ONE / 8;
+const AHEAD_STEP: u64 = ONE / 16_384;
+const ONE: u64 = 1 << 16;
+/// As many pages they may have in any case, if that is no more than a quarter of the budget: two
+/// windows of a stream.
 const AHEAD_MIN: u64 = 128;
+/// A page that comes back within so many epochs was evicted too soon.
+const SOON: u64 = 1;
 /// Pages to be evicted are held aside in one in so many pages of the budget.
 const HELD: u64 = 32;
 /// Of the ghosts that ask for a place in a main queue that holds the right pages, one in so many
@@ -49,7 +56,7 @@ const LOT: u64 = 16;
 const ACCOUNT: u64 = 256;
 
 /// See the module's text.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct S3Fifo {
     evictions: AtomicU64,
     epoch: AtomicU64,
@@ -57,9 +64,42 @@ pub struct S3Fifo {
     given_up: AtomicU64,
     came_back: AtomicU64,
     asked: AtomicU64,
+    /// The share of pages that were read ahead.
+    ahead: AtomicU64,
+}
+
+impl Default for S3Fifo {
+    fn default() -> S3Fifo {
+        S3Fifo {
+            evictions: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
+            given_up: AtomicU64::new(0),
+            came_back: AtomicU64::new(0),
+            asked: AtomicU64::new(0),
+            ahead: AtomicU64::new(AHEAD),
+        }
+    }
 }
 
 impl S3Fifo {
+    /// The page of `word` is wanted back. Where pages read ahead are evicted too soon their queue
+    /// is too short, and where others are it is too long, as in ARC (Megiddo and Modha, FAST 2003).
+    fn note_return(&self, word: Word) {
+        if word.was_in_main() {
+            self.came_back.fetch_add(1, Relaxed);
+        }
+        if self.age(word).is_some_and(|age| age <= SOON) {
+            let share = self.ahead.load(Relaxed);
+            let was_ahead = !word.was_in_main() && word.laps() == 1;
+            let share = match was_ahead {
+                true => share + AHEAD_STEP,
+                false => share - AHEAD_STEP,
+            };
+            let (least, most) = AHEAD_RANGE.into_inner();
+            self.ahead.store(share.clamp(least, most), Relaxed);
+        }
+    }
+
     /// Two in three pages that the main queue gives up are wanted back.
     fn holds_the_right_pages(&self) -> bool {
         let given_up = self.given_up.load(Relaxed);
@@ -101,9 +141,7 @@ impl Policy for S3Fifo {
         let Some(age) = self.age(word) else {
             return (fresh, Queue::Small);
         };
-        if word.was_in_main() {
-            self.came_back.fetch_add(1, Relaxed);
-        }
+        self.note_return(word);
         if self.holds_the_right_pages() && !self.asked.fetch_add(1, Relaxed).is_multiple_of(LOT) {
             return (fresh, Queue::Small);
         }
@@ -119,9 +157,7 @@ impl Policy for S3Fifo {
     }
 
     fn readmit(&self, word: Word) -> (Word, Queue) {
-        if word.was_in_main() {
-            self.came_back.fetch_add(1, Relaxed);
-        }
+        self.note_return(word);
         (word.without_history().with_laps(1), Queue::Main)
     }
 
@@ -130,7 +166,8 @@ impl Policy for S3Fifo {
     }
 
     fn next(&self, waiting: Waiting, budget: u64) -> Queue {
-        let most_ahead = (budget / AHEAD).max(AHEAD_MIN).min(budget / 4);
+        let share = budget * self.ahead.load(Relaxed) / ONE;
+        let most_ahead = share.max(AHEAD_MIN).min(budget / 4);
         match waiting {
             Waiting { ahead, .. } if ahead > most_ahead => Queue::Ahead,
             Waiting { small, main, .. } if small > budget / SMALL || main == 0 && small > 0 => {
@@ -147,7 +184,8 @@ impl Policy for S3Fifo {
             _ => {
                 let from_main = queue == Queue::Main;
                 let epoch = self.note_eviction(budget, from_main);
-                Verdict::Evict(word.evicted(epoch, from_main))
+                let was_ahead = u8::from(queue == Queue::Ahead);
+                Verdict::Evict(word.evicted(epoch, from_main).with_laps(was_ahead))
             }
         }
     }
@@ -203,6 +241,38 @@ mod tests {
         };
         assert_eq!(policy.next(waiting, 64), Queue::Small);
         assert_eq!(policy.next(waiting, 60), Queue::Ahead);
+    }
+
+    #[test]
+    fn the_queue_of_what_was_read_ahead_grows_while_that_is_evicted_too_soon() {
+        let policy = S3Fifo::default();
+        // The longest that it is left alone.
+        let length = || {
+            let waiting = |ahead| Waiting {
+                small: 64_000,
+                main: 0,
+                ahead,
+            };
+            (0..)
+                .find(|ahead| policy.next(waiting(*ahead), 64_000) == Queue::Ahead)
+                .unwrap()
+                - 1
+        };
+        let back = |from, times| {
+            for _ in 0..times {
+                policy.admit(evict(&policy, Word::default(), from));
+            }
+        };
+        assert_eq!(length(), 2000);
+        back(Queue::Ahead, 100);
+        let grown = length();
+        assert!((2100..4000).contains(&grown), "{grown}");
+        back(Queue::Main, 100);
+        assert_eq!(length(), 2000);
+        back(Queue::Ahead, 10_000);
+        assert_eq!(length(), 8000);
+        back(Queue::Small, 10_000);
+        assert_eq!(length(), 1000);
     }
 
     #[test]
