@@ -16,9 +16,8 @@
 //!
 //! Pages that are read ahead have a short queue of their own, as in SARC (Gill and Modha, USENIX
 //! ATC 2005): most are of a scan, used once and not again before long. They go first, so a scan
-//! takes the place of its own pages and not of others, and of a loop the rest stays. They are
-//! mostly as the store has them, too, and cost nothing to evict. One that is wanted again is a
-//! ghost as others are, and the queue grows if it is wanted soon.
+//! takes the place of its own pages and not of others, and of a loop the rest stays. One that is
+//! wanted again is a ghost as others are, and the queue grows if it is wanted soon.
 //!
 //! A ghost is nothing but eight bits in its page's word: the epoch of its eviction. An epoch is a
 //! sixteenth of the budget's worth of evictions, and ghosts are remembered for a budget's worth.
