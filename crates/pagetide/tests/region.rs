@@ -6,6 +6,8 @@ mod patience;
 mod thread_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Thread;
     include!("region/laws.rs");
+    include!("region/ahead.rs");
+    include!("region/sources.rs");
     include!("region/pins.rs");
     include!("region/scans.rs");
 
@@ -76,6 +78,8 @@ fn what_is_pinned_while_it_is_evicted_in_place_is_there() {
 mod signal_delivery {
     const DELIVERY: pagetide::Delivery = pagetide::Delivery::Signal;
     include!("region/laws.rs");
+    include!("region/ahead.rs");
+    include!("region/sources.rs");
     include!("region/pins.rs");
     include!("region/scans.rs");
 }

@@ -1,8 +1,7 @@
 //! `pagetide serve criu` with what does as CRIU's restore: memory, a userfaultfd that tells of
 //! everything, a process ID and a descriptor for each task, and the word that it is finished. What
 //! forks or is killed is a process of its own.
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt as _;
@@ -10,7 +9,6 @@ use std::process::{Command, ExitStatus};
 
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
-use pagetide_kernel::PAGE_SIZE;
 use pagetide_kernel::uffd::{Uffd, feature, open};
 
 use super::dump::{self, LAZY, PRESENT};
@@ -44,7 +42,7 @@ pub fn able_to_follow() -> bool {
 }
 
 /// Whether pages can be marked as lost as well (Linux 6.6); says so if not.
-fn able_to_lose() -> bool {
+pub fn able_to_lose() -> bool {
     if !able_to_follow() {
         return false;
     }
@@ -61,7 +59,7 @@ pub fn memory(pages: u64) -> Guest {
 }
 
 /// The command over the dump in `place`.
-fn serve(place: tempfile::TempDir, options: &[&str]) -> Server {
+pub fn serve(place: tempfile::TempDir, options: &[&str]) -> Server {
     let arguments = ["criu", "--images-dir", ".", "--status", "status"];
     let arguments = [&arguments[..], options].concat();
     Server::start(place, &arguments, "can be restored")
@@ -115,13 +113,14 @@ pub fn is_fine(server: Server) -> String {
     log
 }
 
-/// Runs the test of this name in a process of its own, where it does its work; `None` there.
-fn in_own_process(name: &str) -> Option<ExitStatus> {
+/// Runs the test of this name, its module included, in a process of its own, where it does its
+/// work; `None` there.
+pub fn in_own_process(name: &str) -> Option<ExitStatus> {
     if std::env::var_os(WORKER).is_some() {
         return None;
     }
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", &format!("criu::{name}"), "--nocapture"])
+        .args(["--exact", name, "--nocapture"])
         .env(WORKER, "1")
         .spawn()
         .unwrap();
@@ -224,7 +223,7 @@ fn is_image(guest: &Guest, first: u64, pages: u64, image: u64) -> bool {
 
 #[test]
 fn a_forked_child_has_what_its_parent_had() {
-    match in_own_process("a_forked_child_has_what_its_parent_had") {
+    match in_own_process("criu::a_forked_child_has_what_its_parent_had") {
         Some(status) => return assert!(status.success(), "{status}"),
         None if !able_to_follow() => return,
         None => {}
@@ -253,7 +252,7 @@ fn a_forked_child_has_what_its_parent_had() {
 fn threads_move_memory_while_others_fork() {
     const BLOCK: u64 = 16;
     const BLOCKS: u64 = 40;
-    match in_own_process("threads_move_memory_while_others_fork") {
+    match in_own_process("criu::threads_move_memory_while_others_fork") {
         Some(status) => return assert!(status.success(), "{status}"),
         None if !able_to_follow() => return,
         None => {}
@@ -298,7 +297,7 @@ fn threads_move_memory_while_others_fork() {
 
 #[test]
 fn a_lost_page_is_sigbus_and_nobody_elses_affair() {
-    let name = "a_lost_page_is_sigbus_and_nobody_elses_affair";
+    let name = "criu::a_lost_page_is_sigbus_and_nobody_elses_affair";
     match in_own_process(name) {
         Some(status) => return assert!(status.success(), "{status}"),
         None if !able_to_lose() => return,
@@ -324,7 +323,7 @@ fn a_lost_page_is_sigbus_and_nobody_elses_affair() {
 }
 
 /// Whether a forked child that does `work` is ended by SIGBUS.
-fn is_killed_by_sigbus(work: impl FnOnce() -> bool) -> bool {
+pub fn is_killed_by_sigbus(work: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child only reads memory and ends.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
@@ -344,7 +343,7 @@ fn is_killed_by_sigbus(work: impl FnOnce() -> bool) -> bool {
 
 #[test]
 fn it_ends_early_only_when_told_twice() {
-    match in_own_process("it_ends_early_only_when_told_twice") {
+    match in_own_process("criu::it_ends_early_only_when_told_twice") {
         Some(status) => return assert!(status.success(), "{status}"),
         None if !able_to_lose() => return,
         None => {}
@@ -414,102 +413,6 @@ fn a_task_that_dies_is_nobody_elses_affair() {
     let log = is_fine(server);
     assert!(log.contains("client 1 (process 101): ended"), "{log}");
     within_time(move || other.verify(0, 400, 0));
-}
-
-/// A page server for one task, that answers with at most three pages; the commands it heard.
-///
-/// Its thread allocates nothing once it has begun: another test's thread that forks in this process
-/// holds the allocator until the server has read of it, which may wait for an answer from here.
-fn page_server(start: u64) -> (u16, std::thread::JoinHandle<Vec<u32>>) {
-    const HEADER: usize = 24;
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let mut heard = Vec::with_capacity(4096);
-    let mut answer = [0u8; HEADER + 3 * PAGE_SIZE];
-    let body = move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        while stream.read_exact(&mut answer[..HEADER]).is_ok() {
-            let number = |at: usize| u32::from_le_bytes(answer[at..at + 4].try_into().unwrap());
-            let command = number(0);
-            assert!(heard.len() < heard.capacity());
-            heard.push(command);
-            if command != 7 {
-                stream.write_all(&0i32.to_le_bytes()).unwrap();
-                break;
-            }
-            let address = u64::from_le_bytes(answer[8..16].try_into().unwrap());
-            let pages = number(4).min(3);
-            answer[..4].copy_from_slice(&0x0004_0006u32.to_le_bytes());
-            answer[4..8].copy_from_slice(&pages.to_le_bytes());
-            let first = (address - start) / PAGE_SIZE as u64;
-            let (bytes, _) = answer[HEADER..].as_chunks_mut::<PAGE_SIZE>();
-            for (page, bytes) in (first..).zip(&mut bytes[..pages as usize]) {
-                *bytes = expected(page);
-            }
-            let len = HEADER + pages as usize * PAGE_SIZE;
-            stream.write_all(&answer[..len]).unwrap();
-        }
-        heard
-    };
-    (port, std::thread::spawn(body))
-}
-
-#[test]
-fn pages_come_from_a_page_server() {
-    if !able_to_follow() {
-        return;
-    }
-    let mut task = memory(500);
-    let (port, thread) = page_server(task.address(0) as u64);
-    let place = tempfile::tempdir().unwrap();
-    dump::tasks(place.path(), &[101]);
-    dump::task(place.path(), 101, &task, 500, LAZY);
-    let port = port.to_string();
-    let options = ["--page-server", "--address", "127.0.0.1", "--port", &port];
-    let server = serve(place, &options);
-    let restore = Restore::connect(&server);
-    restore.task(101, &mut task);
-    let task = within_time(move || {
-        task.verify(100, 10, 100);
-        task
-    });
-    restore.say(FINISHED);
-    is_fine(server);
-    within_time(move || task.verify(0, 500, 0));
-    let heard = thread.join().unwrap();
-    assert_eq!(heard.last(), Some(&0x1023));
-    assert!(heard.len() > 500 / 3, "{}", heard.len());
-}
-
-/// Told to end, it does not wait for the page server: what has not come is lost, and no zeros.
-#[test]
-fn a_page_server_that_does_not_answer_holds_up_no_end() {
-    let name = "a_page_server_that_does_not_answer_holds_up_no_end";
-    match in_own_process(name) {
-        Some(status) => return assert!(status.success(), "{status}"),
-        None if !able_to_lose() => return,
-        None => {}
-    }
-    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let at = silent.local_addr().unwrap().to_string();
-    let mut task = memory(300);
-    let place = tempfile::tempdir().unwrap();
-    dump::tasks(place.path(), &[101]);
-    dump::task(place.path(), 101, &task, 300, LAZY);
-    let server = serve(place, &["--page-server", &at]);
-    let restore = Restore::connect(&server);
-    restore.task(101, &mut task);
-    restore.say(FINISHED);
-    let (mut connection, _) = silent.accept().unwrap();
-    connection.read_exact(&mut [0; 24]).unwrap();
-    server.tell();
-    server.wait_for("the message", |server| {
-        server.log().contains("another signal")
-    });
-    let (status, log, _place) = server.end();
-    assert_eq!(status.code(), Some(5), "{log}");
-    assert!(log.contains("lost: 300 pages"), "{log}");
-    assert!(is_killed_by_sigbus(|| task.read(100) == ZEROS));
 }
 
 #[test]

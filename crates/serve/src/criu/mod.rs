@@ -14,6 +14,7 @@ mod others;
 mod pack;
 mod page_server;
 mod pagemap;
+mod reader;
 mod session;
 mod tree;
 

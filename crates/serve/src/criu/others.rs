@@ -10,7 +10,7 @@ use pagetide_kernel::PAGE_SIZE;
 
 use super::chain::{chain, pages_name};
 use super::image::ImageError;
-use super::tree::{Opened, Place, Reader};
+use super::reader::{Opened, Place, Reader};
 use crate::packed::Packed;
 use crate::source::Buffer;
 

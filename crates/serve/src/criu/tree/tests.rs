@@ -1,4 +1,6 @@
 //! Dumps made here, read as one image.
+use pagetide_kernel::PageRange;
+
 use super::super::dumped::Dump;
 use super::super::entries::{LAZY, PARENT, PRESENT, PagemapEntry, PagemapHead};
 use super::super::image::written::{add, image};
