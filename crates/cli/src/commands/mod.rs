@@ -27,7 +27,7 @@ use crate::bases::Bases;
 use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
 use crate::size::Nanoseconds;
-use crate::text::printable;
+use crate::text::{printable, printable_lines};
 use crate::{descendants, runs, serving};
 
 /// The living governed process `pid`, or the one that launcher `pid` has; otherwise an error that
@@ -115,6 +115,7 @@ pub fn as_of_a_file(failure: Failure) -> Failure {
 
 /// Says something to whoever watches.
 pub fn told(text: &str) {
+    let text = printable_lines(text);
     // A closed stderr leaves nobody to tell.
     let _ = writeln!(std::io::stderr(), "pagetide: {text}");
 }

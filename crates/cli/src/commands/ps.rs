@@ -7,13 +7,13 @@ use crate::exit::{Exit, Failure};
 use crate::governed::Governed;
 use crate::size::{Bytes, Count, Nanoseconds};
 use crate::table::Table;
-use crate::text::printable;
+use crate::text::for_column;
 use crate::whole::{self, Place};
 use crate::{bound, runs, serving};
 
 use super::served;
 
-/// Commands are cut to this many characters.
+/// On a terminal commands are cut to this many characters.
 const COMMAND_CHARS_MAX: usize = 40;
 
 /// Lists the living governed processes, unless only those are asked for that serve pages, and
@@ -86,8 +86,7 @@ pub fn table(lines: &[whole::Line]) -> Table {
     for whole::Line { process, place } in lines {
         let s = &process.reading.statistics;
         let run = process.run().filter(|_| *place != Place::Whole);
-        let command = printable(&s.command);
-        let command = command.chars().take(COMMAND_CHARS_MAX).collect::<String>();
+        let command = for_column(&s.command, COMMAND_CHARS_MAX);
         table.push(vec![
             process.pid.to_string(),
             run.map_or("-".into(), |run| run.to_string()),

@@ -4,9 +4,9 @@ use pagetide_serve::status::Report;
 
 use crate::size::{Bytes, Count, Nanoseconds, PAGE_BYTES};
 use crate::table::Table;
-use crate::text::printable;
+use crate::text::{for_column, printable};
 
-/// Sources are cut to this many characters.
+/// On a terminal sources are cut to this many characters.
 const SOURCE_CHARS_MAX: usize = 40;
 /// Clients that are told of one by one.
 const CLIENTS_TOLD: usize = 16;
@@ -34,10 +34,7 @@ pub fn table(reports: &[Report]) -> Table {
             Nanoseconds(latency.p99).to_string(),
             Count(ahead(&report.total) as f64).to_string(),
             report.total.lost_pages.to_string(),
-            printable(&report.about.source)
-                .chars()
-                .take(SOURCE_CHARS_MAX)
-                .collect(),
+            for_column(&report.about.source, SOURCE_CHARS_MAX),
         ]);
     }
     table

@@ -76,7 +76,11 @@ fn resident_of(all: &[&Statistics], each: &str) -> String {
     let automatic = all.first().and_then(|first| bound::automatic(first));
     let (budget, each) = match (most(|s| s.memory_budget_bytes), run, automatic) {
         (_, 0, Some(automatic)) => {
-            return format!(" of at most {}{each} ({automatic})", Bytes(own));
+            let most = format!(" of at most {}{each} ({automatic})", Bytes(own));
+            return match all {
+                [one] => format!("{most}, {} at the end", Bytes(one.resident_bytes)),
+                _ => most,
+            };
         }
         (0, 0, None) => (own, each),
         (0, run, _) => (run, ""),
@@ -244,9 +248,11 @@ mod tests {
     #[test]
     fn a_budget_that_follows_the_program_is_said_to_and_is_no_size_that_would_do() {
         let mut governed = vec![process(9, None, "")];
-        governed[0].reading.statistics.automatic_slowdown = 0.1;
+        let statistics = &mut governed[0].reading.statistics;
+        (statistics.automatic_slowdown, statistics.resident_bytes) = (0.1, 250 << 20);
         let line = line(&governed).unwrap();
-        let resident = "resident 255 MiB of at most 256 MiB (auto:10%), stored";
+        let resident =
+            "resident 255 MiB of at most 256 MiB (auto:10%), 250 MiB at the end, stored";
         assert!(
             line.contains(resident) && !line.contains("evicted with"),
             "{line}"

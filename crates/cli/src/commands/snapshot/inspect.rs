@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::shared::{failure, open, print, print_json, tell};
 use crate::exit::{Exit, Failure};
 use crate::size::{Bytes, PAGE_BYTES};
+use crate::text::printable;
 
 #[derive(Serialize)]
 struct Inspected {
@@ -74,7 +75,9 @@ pub fn inspect(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
     for file in all {
         let mut text = format!("{}\n  snapshot  {}\n", file.file, file.id);
         text += &match (&file.parent, &file.parent_name) {
-            (Some(parent), Some(name)) => format!("  parent    {parent} ('{name}')\n"),
+            (Some(parent), Some(name)) => {
+                format!("  parent    {parent} ('{}')\n", printable(name))
+            }
             _ => "  parent    none: a full snapshot\n".to_owned(),
         };
         text += &format!(
@@ -86,7 +89,7 @@ pub fn inspect(files: &[PathBuf], json: bool) -> Result<u8, Failure> {
         for region in &file.regions {
             text += &format!(
                 "  region    '{}' at {:#x}, {}: {} pages stored",
-                crate::text::printable(&region.name),
+                printable(&region.name),
                 region.address,
                 Bytes(region.bytes),
                 region.pages_stored
