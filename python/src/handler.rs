@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{self, NonNull};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
@@ -115,10 +115,14 @@ fn capsule(region: &Bound<'_, Region>, arena: Arc<Arena>) -> PyResult<Py<PyAny>>
     }
 }
 
-/// Has numpy allocate by `handler`, in this thread's context, and returns the handler before it.
-#[pyfunction]
-pub fn set_handler(py: Python<'_>, handler: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
-    type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+/// numpy's `PyDataMem_SetHandler`.
+type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+
+/// Found once: when the interpreter ends nothing can be imported any more, and an arena that a
+/// generator is in is left then.
+static FOUND: OnceLock<SetHandler> = OnceLock::new();
+
+fn find(py: Python<'_>) -> PyResult<SetHandler> {
     let numpy = py
         .import("numpy._core._multiarray_umath")
         .or_else(|_| py.import("numpy.core._multiarray_umath"))?;
@@ -131,10 +135,20 @@ pub fn set_handler(py: Python<'_>, handler: &Bound<'_, PyAny>) -> PyResult<Py<Py
     // SAFETY: since numpy 1.22 this entry of the table is the function, and entries never move.
     let set: Option<SetHandler> =
         unsafe { table.cast::<Option<SetHandler>>().add(SET_HANDLER).read() };
-    let Some(set) = set else {
-        return Err(PyImportError::new_err(
-            "this numpy has no allocation handlers: use 1.22 or later",
-        ));
+    set.ok_or_else(|| {
+        PyImportError::new_err("this numpy has no allocation handlers: use 1.22 or later")
+    })
+}
+
+/// Has numpy allocate by `handler`, in this thread's context, and returns the handler before it.
+#[pyfunction]
+pub fn set_handler(py: Python<'_>, handler: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+    let set = match FOUND.get() {
+        Some(set) => *set,
+        None => {
+            let set = find(py)?;
+            *FOUND.get_or_init(|| set)
+        }
     };
     // SAFETY: a capsule of a handler, by numpy's own check of its name.
     unsafe { Bound::from_owned_ptr_or_err(py, set(handler.as_ptr())) }.map(Bound::unbind)

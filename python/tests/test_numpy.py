@@ -325,6 +325,23 @@ def test_arrays_that_live_until_the_interpreter_ends(python):
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
+def test_a_generator_that_is_in_an_arena_when_the_interpreter_ends(python):
+    done = python(
+        """
+        import numpy as np, pagetide
+
+        def numbers():
+            with pagetide.numpy(resident="1M"):
+                while True:
+                    yield np.arange(1 << 17)
+
+        some = numbers()
+        print(next(some)[-1])
+        """
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "131071\n", "")
+
+
 def test_bad_arguments():
     for options in [dict(resident="x"), dict(resident=0), dict(resident="1M", small="x")]:
         with pytest.raises(errors.SizeError):
