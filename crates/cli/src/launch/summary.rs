@@ -251,8 +251,7 @@ mod tests {
         let statistics = &mut governed[0].reading.statistics;
         (statistics.automatic_slowdown, statistics.resident_bytes) = (0.1, 250 << 20);
         let line = line(&governed).unwrap();
-        let resident =
-            "resident 255 MiB of at most 256 MiB (auto:10%), 250 MiB at the end, stored";
+        let resident = "resident 255 MiB of at most 256 MiB (auto:10%), 250 MiB at the end, stored";
         assert!(
             line.contains(resident) && !line.contains("evicted with"),
             "{line}"
