@@ -20,7 +20,8 @@ PYTHON_PROFILE ?= release
 BASH_COMPLETION = $(PREFIX)/share/bash-completion/completions/pagetide
 ZSH_COMPLETION = $(PREFIX)/share/zsh/site-functions/_pagetide
 FISH_COMPLETION = $(PREFIX)/share/fish/vendor_completions.d/pagetide.fish
-UDEV_RULE = $(if $(filter /usr,$(PREFIX)),/usr/lib,/etc)/udev/rules.d/60-pagetide.rules
+UDEV_RULE = $(if $(filter /usr,$(PREFIX)),/usr/lib,$(if $(filter /usr/local,$(PREFIX)),/etc))
+UDEV_RULE := $(if $(UDEV_RULE),$(UDEV_RULE)/udev/rules.d/60-pagetide.rules)
 
 TARGET := $(if $(CARGO_TARGET_DIR),$(CARGO_TARGET_DIR),target)
 RELEASE := $(TARGET)/release
@@ -46,13 +47,13 @@ install:
 	$(RELEASE)/pagetide completions bash >$(DESTDIR)$(BASH_COMPLETION)
 	$(RELEASE)/pagetide completions zsh >$(DESTDIR)$(ZSH_COMPLETION)
 	$(RELEASE)/pagetide completions fish >$(DESTDIR)$(FISH_COMPLETION)
-	install -D -m 644 packaging/60-pagetide.rules $(DESTDIR)$(UDEV_RULE)
+	$(if $(UDEV_RULE),install -D -m 644 packaging/60-pagetide.rules $(DESTDIR)$(UDEV_RULE),@echo "not installed, as $(PREFIX) is not the system's: packaging/60-pagetide.rules, for /etc/udev/rules.d")
 	@test -n "$(DESTDIR)" || getent group pagetide >/dev/null || echo "for users other than root: groupadd --system pagetide, usermod -aG pagetide USER, and udevadm trigger --name-match=userfaultfd"
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/pagetide $(DESTDIR)$(PREFIX)/bin/pagetide-bench $(DESTDIR)$(PREFIX)/share/man/man1/pagetide.1 $(DESTDIR)$(PREFIX)/share/man/man1/pagetide-*.1
 	rm -rf $(DESTDIR)$(PREFIX)/lib/pagetide
-	rm -f $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION) $(DESTDIR)$(UDEV_RULE)
+	rm -f $(DESTDIR)$(BASH_COMPLETION) $(DESTDIR)$(ZSH_COMPLETION) $(DESTDIR)$(FISH_COMPLETION) $(addprefix $(DESTDIR),$(UDEV_RULE))
 	rm -f $(DESTDIR)$(PREFIX)/lib/libpagetide.* $(DESTDIR)$(PREFIX)/lib/pkgconfig/pagetide.pc $(DESTDIR)$(PREFIX)/include/pagetide.h
 
 # The C libraries, in target/capi.

@@ -10,7 +10,8 @@ fn git(arguments: &[&str]) -> Option<String> {
 }
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
+    // Named from the root of the workspace; and it is another crate's, too.
+    println!("cargo::rerun-if-changed=../../{}", file!());
     // Written at each commit and checkout.
     for file in ["HEAD", "logs/HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", file])

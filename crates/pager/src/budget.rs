@@ -165,9 +165,10 @@ impl Budget {
 
     /// Pages that may be fetched without being asked for: nearly all that are free. If a fault had
     /// more of the reserve to itself, fewer faults would wait for room, and more would come: most
-    /// of what is read ahead is asked for next.
+    /// of what is read ahead is asked for next. What is lent is not for them.
     pub(crate) fn spare(&self) -> u64 {
-        self.free().saturating_sub(self.low_water() / 8)
+        let taken = self.resident_in_all() + self.low_water() / 8;
+        self.get().saturating_sub(taken)
     }
 
     /// Free pages below which the evictor starts, so that a fault seldom waits for it.
@@ -362,5 +363,18 @@ mod tests {
         assert!(!budget.is_kept() && budget.free() == 0);
         let most = budget.ledger.resident_bytes_max.load(Ordering::Relaxed);
         assert_eq!(most, 110 * PAGE_SIZE as u64);
+    }
+
+    #[test]
+    fn what_is_lent_is_not_for_pages_that_nobody_asked_for() {
+        let memory = pagetide_kernel::own::Mapping::new(Ledger::SIZE).unwrap();
+        // SAFETY: a zeroed mapping of this size is a ledger, and it is leaked.
+        let budget = Budget::new(4, unsafe { &*memory.leak().cast::<Ledger>() });
+        budget.reserve(3).expect("there is room").keep(3);
+        budget.lend();
+        assert!(budget.free() >= 4);
+        assert_eq!(budget.spare(), 1);
+        budget.reserve(2).expect("some are lent").keep(2);
+        assert_eq!(budget.spare(), 0);
     }
 }

@@ -99,6 +99,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
 
     let signals = spawn::take_over_signals(inherited).map_err(wait::failure)?;
     let caretaker = remote::Caretaker::begin(&wishes.store);
+    outputs.empty()?;
     let child = spawn::spawn(&file, command, &environment, inherited)?;
     let mut watch = Watch::new(options);
     let interval = watch.interval();
@@ -186,7 +187,8 @@ struct Outputs {
 }
 
 impl Outputs {
-    /// Opens them, and empties them when all could be opened.
+    /// Opens them. What is in the files stays there until [`Outputs::empty`]: the command may yet be
+    /// refused.
     fn open(options: &Run) -> Result<Outputs, Failure> {
         let (stats, plot) = (options.stats.as_deref(), options.plot.as_deref());
         let trace = options.trace.as_deref();
@@ -200,9 +202,14 @@ impl Outputs {
             trace: trace.map(trace::prepare).transpose()?,
         };
         destination::check_apart(&[("--stats", stats), ("--plot", plot), ("--trace", trace)])?;
-        let all = outputs.statistics.iter().chain(&outputs.picture);
-        all.for_each(Destination::empty);
         Ok(outputs)
+    }
+
+    /// Discards what was in the files. Before the program starts, which may write to them as well.
+    fn empty(&self) -> Result<(), Failure> {
+        let all = self.statistics.iter().chain(&self.picture);
+        all.for_each(Destination::empty);
+        self.trace.as_deref().map_or(Ok(()), trace::empty)
     }
 
     /// Writes each; the first failure.

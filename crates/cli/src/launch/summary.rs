@@ -76,21 +76,17 @@ fn resident_of(all: &[&Statistics], each: &str) -> String {
     let automatic = all.first().and_then(|first| bound::automatic(first));
     let (budget, each) = match (most(|s| s.memory_budget_bytes), run, automatic) {
         (_, 0, Some(automatic)) => {
-            let most = format!(" of at most {}{each} ({automatic})", Bytes(own));
-            return match all {
-                [one] => format!("{most}, {} at the end", Bytes(one.resident_bytes)),
-                _ => most,
-            };
+            return format!(" of at most {}{each} ({automatic})", Bytes(own));
         }
         (0, 0, None) => (own, each),
         (0, run, _) => (run, ""),
         _ => return String::new(),
     };
-    // Where one had more than that, the budget was more on the way.
+    // Where one had more than that, the budget was more on the way, or new memory was found late.
     match Bytes(budget) {
         _ if budget == 0 => String::new(),
         bytes if most(|s| s.resident_bytes_max) > budget => {
-            format!(" (budget {bytes}{each} at the end)")
+            format!(" (above the budget of {bytes}{each} at the end)")
         }
         bytes => format!(" of {bytes}{each}"),
     }
@@ -183,7 +179,7 @@ mod tests {
     fn a_budget_that_became_less_is_that_of_the_end() {
         let mut governed = vec![process(9, None, "")];
         governed[0].reading.statistics.budget_bytes = 20 << 20;
-        let said = "resident 255 MiB (budget 20 MiB at the end), stored";
+        let said = "resident 255 MiB (above the budget of 20 MiB at the end), stored";
         let own = line(&governed).unwrap();
         assert!(own.contains(said), "{own}");
         governed[0].reading.statistics.run_budget_bytes = 20 << 20;
@@ -248,10 +244,9 @@ mod tests {
     #[test]
     fn a_budget_that_follows_the_program_is_said_to_and_is_no_size_that_would_do() {
         let mut governed = vec![process(9, None, "")];
-        let statistics = &mut governed[0].reading.statistics;
-        (statistics.automatic_slowdown, statistics.resident_bytes) = (0.1, 250 << 20);
+        governed[0].reading.statistics.automatic_slowdown = 0.1;
         let line = line(&governed).unwrap();
-        let resident = "resident 255 MiB of at most 256 MiB (auto:10%), 250 MiB at the end, stored";
+        let resident = "resident 255 MiB of at most 256 MiB (auto:10%), stored";
         assert!(
             line.contains(resident) && !line.contains("evicted with"),
             "{line}"

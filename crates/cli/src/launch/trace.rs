@@ -20,7 +20,7 @@ fn failure(path: &Path, error: &io::Error) -> Failure {
     )
 }
 
-/// Makes the file, or empties it; returns its absolute path.
+/// Makes the file, if there is none; returns its absolute path.
 pub fn prepare(path: &Path) -> Result<PathBuf, Failure> {
     if path == Path::new("-") {
         return Err(Failure::new(
@@ -29,8 +29,14 @@ pub fn prepare(path: &Path) -> Result<PathBuf, Failure> {
         ));
     }
     open_at_once(path)
-        .and_then(|file| file.set_len(0))
-        .and_then(|()| path.canonicalize())
+        .and_then(|_| path.canonicalize())
+        .map_err(|error| failure(path, &error))
+}
+
+/// Discards what is in the file, before the program starts.
+pub fn empty(path: &Path) -> Result<(), Failure> {
+    let file = OpenOptions::new().write(true).open(path);
+    file.and_then(|file| file.set_len(0))
         .map_err(|error| failure(path, &error))
 }
 

@@ -130,3 +130,24 @@ fn runs_are_kept_and_found_where_it_is_said() {
         .expect_code(2)
         .expect_told("too many for the directory of runs; expected at most 76");
 }
+
+#[test]
+fn a_run_that_is_refused_leaves_the_files_of_the_last_one() {
+    let Some(place) = Place::new("a_run_that_is_refused_leaves_the_files_of_the_last_one") else {
+        return;
+    };
+    let files = ["stats", "plot", "trace"].map(|option| (option, place.path(option)));
+    let mut command = place.pagetide(&["run", "--resident", "4M"]);
+    for (option, path) in &files {
+        std::fs::write(path, "of the last run").expect("it can be made");
+        command.arg(format!("--{option}={}", path.display()));
+    }
+    command
+        .args(["--", "true"])
+        .env("PAGETIDE_BASE_DIR", place.path("absent/too"));
+    run(&mut command, LIMIT).expect_told("absent/too");
+    for (option, path) in &files {
+        let text = std::fs::read_to_string(path).expect("it is there");
+        assert_eq!(text, "of the last run", "--{option}");
+    }
+}
