@@ -69,10 +69,7 @@ pub fn run(options: &Run, inherited: &Inherited) -> Result<u8, Failure> {
     let store = store::open(&options.store, budget.memory_bytes)?;
     let (outputs, group) = (Outputs::open(options)?, warned_group(budget, options.quiet));
     let run_dir = RunDir::create(&options.bases)?;
-    let exec = match options.exec {
-        true => Some(run_dir.leave_open()?),
-        false => None,
-    };
+    let exec = options.exec.then(|| run_dir.leave_open()).transpose()?;
     if budget.is_shared {
         run_dir.share_budget(budget.resident_bytes)?;
     }
@@ -187,8 +184,8 @@ struct Outputs {
 }
 
 impl Outputs {
-    /// Opens them. What is in the files stays there until [`Outputs::empty`]: the command may yet be
-    /// refused.
+    /// Opens them. What is in the files stays there until [`Outputs::empty`]: the command may yet
+    /// be refused.
     fn open(options: &Run) -> Result<Outputs, Failure> {
         let (stats, plot) = (options.stats.as_deref(), options.plot.as_deref());
         let trace = options.trace.as_deref();
