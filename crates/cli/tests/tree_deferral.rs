@@ -2,8 +2,11 @@
 //! Then all of it is put under their pagers: also that of those that sleep, for others to have it.
 mod support;
 
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use pagetide_pager::tree::file::{FLOOR_PAGES, Part};
 use support::pagetide::{able_to_fork, pagetide};
@@ -93,10 +96,13 @@ struct Run {
 impl Run {
     fn start(name: &str, budget: u64) -> Run {
         let here = directory(name);
+        // The shell is to wait without starting anything: whatever comes to the run has a floor.
+        let made = Command::new("mkfifo").arg(here.join("go")).status();
+        assert!(made.expect("mkfifo can be started").success());
         let (idle, busy) = (budget * 3 / 16, budget * 9 / 8);
         let script = format!(
             "for i in 1 2; do \"$0\" {idle} idle \"$1/end\" & done; \
-             while [ ! -e \"$1/go\" ]; do sleep 0.05; done; \"$0\" {busy} busy \"$1/end\" & wait"
+             read _ <\"$1/go\"; \"$0\" {busy} busy \"$1/end\" & wait"
         );
         let size = format!("{budget}M");
         let mut running = start(&mut shell(&["--resident", &size], &script, &here), b"");
@@ -135,7 +141,19 @@ impl Run {
 }
 
 fn begin_to_work(here: &Path) {
-    std::fs::write(here.join("go"), "").expect("a file");
+    let mut options = std::fs::File::options();
+    let options = options
+        .write(true)
+        .custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
+    let until = Instant::now() + LIMIT;
+    let mut go = loop {
+        match options.open(here.join("go")) {
+            Ok(go) => break go,
+            Err(error) => assert!(Instant::now() < until, "the shell does not read: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    go.write_all(b"\n").expect("the shell reads");
 }
 
 #[test]
