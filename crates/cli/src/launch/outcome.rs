@@ -185,32 +185,22 @@ impl Outcome {
     /// What the pagers of the processes had to say: of a loss each, of anything else one of those
     /// that say the same. Warnings only if `warnings`.
     fn pagers_told(&self, warnings: bool) -> Vec<String> {
-        let said = |process: &Governed| match process.reading.loss {
-            None => process.reading.message.clone(),
-            Some(_) => String::new(),
-        };
-        let told = self
-            .governed
-            .iter()
-            .enumerate()
-            .filter_map(|(index, process)| {
-                let line = told(process, warnings)?;
-                let message = said(process);
-                if message.is_empty() {
-                    return Some(line);
-                }
-                if self.governed[..index]
-                    .iter()
-                    .any(|other| said(other) == message)
-                {
-                    return None;
-                }
-                let after = self.governed[index + 1..].iter();
-                Some(match after.filter(|other| said(other) == message).count() {
-                    0 => line,
-                    more => format!("{line} (and {more} more)"),
-                })
-            });
+        let all = self.governed.iter().enumerate();
+        let told = all.filter_map(|(index, process)| {
+            let line = told(process, warnings)?;
+            let is_alike = |other: &&Governed| {
+                let (one, other) = (&process.reading, &other.reading);
+                one.loss.is_none() && other.loss.is_none() && one.message == other.message
+            };
+            if self.governed[..index].iter().any(|other| is_alike(&other)) {
+                return None;
+            }
+            let after = self.governed[index + 1..].iter();
+            Some(match after.filter(is_alike).count() {
+                0 => line,
+                more => format!("{line} (and {more} more)"),
+            })
+        });
         told.collect()
     }
 
